@@ -1,0 +1,20 @@
+"""Mistakes a user can make, each told in one sentence: what, which value, what is allowed, what to do next."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the caller can put right. The command line prints it as it is and exits with 2."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str], *, within: str = "", hint: str = "") -> UserError:
+    """The error for a name that does not exist, with the closest one that does.
+
+    >>> str(unknown("part", "drr", ["dr", "ewc"], within=" in method 'ewc+drr'"))
+    "No part 'drr' in method 'ewc+drr'. Closest: 'dr'."
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    nearest = f"Closest: '{close[0]}'." if close else f"Known: {', '.join(names) or 'none'}."
+    return UserError(f"No {kind} '{name}'{within}. {nearest}" + (f" {hint}" if hint else ""))
