@@ -1,0 +1,117 @@
+"""Benchmarks by name, and recipes made from names: `embedded/p1` with `ewc+dr`."""
+
+import dataclasses
+from typing import Any
+
+from metadr import models, settings
+from metadr.benchmarks.embedded import EMBEDDED
+from metadr.core import Benchmark, Recipe, Training
+from metadr.errors import UserError, unknown
+from metadr.parts import parse_method
+
+BENCHMARKS: dict[str, Benchmark] = {EMBEDDED.name: EMBEDDED}
+
+DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
+ORACLES = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # named like methods, but they only see more data
+RECIPE_FIELDS = ("memory_per_domain", "access", "order")
+
+
+def register(benchmark: Benchmark) -> Benchmark:
+    """Make a benchmark known by its name."""
+    if benchmark.name in BENCHMARKS and BENCHMARKS[benchmark.name] is not benchmark:
+        raise UserError(f"A benchmark named '{benchmark.name}' exists already. Give the new one another name.")
+    BENCHMARKS[benchmark.name] = benchmark
+    return benchmark
+
+
+def recipe_names() -> list[str]:
+    return [f"{name}/{protocol}" for name, benchmark in BENCHMARKS.items() for protocol in benchmark.protocols]
+
+
+def get_benchmark(name: str) -> Benchmark:
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS, hint="List all with 'metadr list benchmarks'.")
+    return BENCHMARKS[name]
+
+
+def training_of(recipe: Recipe) -> Training:
+    """How this recipe trains: its benchmark's defaults with its own differences."""
+    differences = dict(recipe.overrides)
+    for name in differences:
+        if name not in settings.names(Training):
+            raise unknown("field", name, settings.names(Training), within=" in Training")
+    return dataclasses.replace(get_benchmark(recipe.benchmark).training, **differences)
+
+
+def check_recipe(recipe: Recipe) -> Recipe:
+    """Refuse what can be seen to be wrong before any data is read."""
+    benchmark = get_benchmark(recipe.benchmark)
+    for domain in recipe.order:
+        if domain not in benchmark.domains:
+            raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
+    models.check_model(training_of(recipe).model)
+    return recipe
+
+
+def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **fields: Any) -> Recipe:
+    """A recipe from names. Fields may belong to the recipe, to its training or to its parts.
+
+    `make_recipe("embedded/p1", "er+meta-dr", memory_per_domain=50, steps=200, inner_lr=0.05)`
+
+    Args:
+        name: a benchmark, or a benchmark and one of its protocols.
+        method: a sum of parts.
+        tiny: shrink it to seconds; fields that are given still hold.
+        fields: values as they are, or as text from the command line. `dr.per` means one part's field where several
+            parts have it (from Python: `**{"dr.per": "image"}`).
+    """
+    benchmark, order = _named(name)
+    access, method = _without_oracle(method)
+    parts = list(parse_method(method, benchmark.part_defaults))
+    memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0
+    whole: dict[str, Any] = {"order": order, "memory_per_domain": memory, "access": access}
+    overrides = dict(benchmark.tiny) if tiny else {}
+    if tiny:
+        whole["memory_per_domain"] = min(memory, 8)
+    for field, value in fields.items():
+        owner, _, short = field.rpartition(".")
+        holders = [
+            i for i, part in enumerate(parts) if short in settings.names(type(part)) and owner in ("", part.name)
+        ]
+        if holders:
+            for i in holders:
+                parts[i] = dataclasses.replace(parts[i], **{short: _value(type(parts[i]), short, value)})
+        elif not owner and field in RECIPE_FIELDS:
+            whole[field] = _value(Recipe, field, value)
+        elif not owner and field in settings.names(Training):
+            overrides[field] = _value(Training, field, value)
+        else:
+            known = {*RECIPE_FIELDS, *settings.names(Training)}
+            known |= {
+                name for part in parts for own in settings.names(type(part)) for name in (own, f"{part.name}.{own}")
+            }
+            hint = f"Method '{method}' has no such setting: list all with 'metadr list fields'."
+            raise unknown("field", field, known, hint=hint)
+    return check_recipe(Recipe(benchmark.name, method=tuple(parts), overrides=tuple(overrides.items()), **whole))
+
+
+def _named(name: str) -> tuple[Benchmark, tuple[str, ...]]:
+    short, _, protocol = name.partition("/")
+    if short not in BENCHMARKS or (protocol and protocol not in BENCHMARKS[short].protocols):
+        raise unknown("recipe", name, [*BENCHMARKS, *recipe_names()], hint="List all with 'metadr list recipes'.")
+    benchmark = BENCHMARKS[short]
+    return benchmark, benchmark.protocols[protocol or next(iter(benchmark.protocols))]
+
+
+def _without_oracle(method: str) -> tuple[str, str]:
+    """The data access that a method's name asks for, and the method without it."""
+    names = method.split("+")
+    for oracle, access in ORACLES.items():
+        if oracle in names:
+            names.remove(oracle)
+            return access, "+".join(names) or "naive"
+    return "current", method
+
+
+def _value(owner: type, field: str, value: Any) -> Any:
+    return settings.parse(owner, field, value) if isinstance(value, str) else value

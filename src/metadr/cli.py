@@ -1,0 +1,202 @@
+"""The command line: parse, call, print."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from metadr import listing
+from metadr.benchmarks import make_recipe
+from metadr.display import Watch, duration
+from metadr.errors import UserError
+from metadr.recipes import Table, get_table
+from metadr.report import Record, group, read_records, text_table, write_report
+from metadr.run import run as run_recipe
+from metadr.store import RunDirectory
+from metadr.sweep import Job, Outcome, plan
+from metadr.sweep import sweep as sweep_jobs
+
+app = typer.Typer(
+    help="Continual domain adaptation for vision: learn new domains without forgetting the old ones.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure speed against what users could pick instead.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+console = Console(highlight=False)
+
+Out = Annotated[Path, typer.Option(help="folder of runs")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="shrink everything to seconds")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="seeds 0 to N-1")]
+
+
+@app.command("list")
+def list_(kind: Annotated[str, typer.Argument(help=f"of {', '.join(listing.KINDS)}")] = "all") -> None:
+    """Show what there is: benchmarks, recipes, tables, methods, fields, transforms, models."""
+    for table in listing.tables(kind):
+        console.print(table)
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="benchmark and protocol, such as embedded/p1")],
+    method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "naive",
+    seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")] = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    tiny: Tiny = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="time between checkpoints")] = 30.0,
+) -> None:
+    """Run one recipe; a run that was stopped goes on where it was."""
+    made = make_recipe(recipe, method, tiny=tiny, **_assignments(set_ or []))
+    with Watch(console) as watch:
+        watch.begin(made.method_name)
+        result = run_recipe(made, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds, watch=watch.show)
+    _print_tables(read_records(result.path))
+    console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
+
+
+@app.command()
+def sweep(
+    table: Annotated[str, typer.Argument(help="a table, such as demo")],
+    seeds: Seeds = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    tiny: Tiny = False,
+) -> None:
+    """Run what is missing of a table, one run after another, and show it."""
+    chosen = get_table(table, tiny=tiny)
+    _sweep_and_report(chosen, seeds or chosen.seeds, out, device, out / table)
+
+
+@app.command()
+def demo(seeds: Seeds = None, out: Out = Path("runs/demo"), device: Device = "cpu", tiny: Tiny = False) -> None:
+    """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits."""
+    chosen = get_table("demo", tiny=tiny)
+    started = time.monotonic()
+    _sweep_and_report(chosen, seeds or chosen.seeds, out, device, out / "demo")
+    console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
+
+
+@app.command()
+def report(
+    source: Annotated[Path, typer.Argument(help="a folder of runs, or a .json file that a report wrote")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="path of the files, without suffix")] = None,
+) -> None:
+    """Print the table of finished runs and write it as Markdown and CSV, with the figure and the records."""
+    records = read_records(source)
+    _print_tables(records)
+    stem = output or (source.with_suffix("") if source.is_file() else source / "report")
+    _print_written(write_report(records, stem))
+
+
+@app.command()
+def show(
+    transforms: Annotated[str, typer.Argument(help="a transformation set, such as psi3 or brightness+rotate")],
+    folder: Annotated[Path, typer.Argument(help="a folder of images")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="image file to write")],
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Write a contact sheet: what a transformation set does to the first images of a folder."""
+    from metadr.transforms import write_contact_sheet
+
+    write_contact_sheet(transforms, folder, output, seed=seed)
+    console.print(f"Wrote {escape(str(output))}", soft_wrap=True)
+
+
+@bench.command("transforms")
+def bench_transforms(
+    transforms: Annotated[str, typer.Option("--set", help="transformation set")] = "psi3",
+    batch: Annotated[int, typer.Option(min=1, help="images in a batch")] = 64,
+    repeats: Annotated[int, typer.Option(min=3, help="measurements of each")] = 15,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
+) -> None:
+    """Time a batch of transformations against PIL, one image at a time."""
+    from metadr.bench_transforms import bench_transforms as measure
+    from metadr.bench_transforms import text_table as as_text
+
+    measured = measure(set_name=transforms, batch=batch, repeats=repeats)
+    console.print(as_text(measured))
+    if output:
+        output.write_text(json.dumps(measured, indent=1) + "\n")
+        _print_written([output])
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence and exit code 2."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    errors = Console(stderr=True, highlight=False)
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        errors.print("Stopped. The same command goes on from the last checkpoint.", soft_wrap=True)
+        raise SystemExit(130) from None
+
+
+def _assignments(texts: list[str]) -> dict[str, str]:
+    assignments = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--set takes field=value, such as inner_lr=0.05. Got '{text}' instead.")
+        assignments[name.strip()] = value.strip()
+    return assignments
+
+
+def _sweep_and_report(table: Table, num_seeds: int, out: Path, device: str, stem: Path) -> None:
+    jobs = plan(table.recipes, range(num_seeds), out)
+    console.print(
+        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {num_seeds} seeds, "
+        f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
+        soft_wrap=True,
+    )
+    with Watch(console) as watch:
+
+        def show(job: Job, now: object) -> None:
+            watch.show(now)  # type: ignore[arg-type]
+
+        outcome = Outcome([], [])
+        for number, job in enumerate(jobs.missing, start=1):
+            watch.begin(f"[{number}/{len(jobs.missing)}] {job.title}")
+            started = time.monotonic()
+            one = sweep_jobs([job], out=out, device=device, watch=show)
+            outcome.done.extend(one.done)
+            outcome.failed.extend(one.failed)
+            if one.done:
+                console.print(f"  {job.title}: {duration(time.monotonic() - started)}", soft_wrap=True)
+    records = _records_of([*jobs.finished, *outcome.done], out)
+    if records:
+        _print_tables(records)
+        _print_written(write_report(records, stem))
+    if outcome.failed:
+        reasons = " ".join(f"{job.title}: {reason}" for job, reason in outcome.failed)
+        raise UserError(
+            f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
+            f"each keeps its traceback in failed.json. {reasons}"
+        )
+
+
+def _records_of(jobs: list[Job], out: Path) -> list[Record]:
+    paths = sorted(RunDirectory(out, job.recipe, job.seed).path for job in jobs)
+    return [record for path in paths for record in read_records(path)]
+
+
+def _print_tables(records: list[Record]) -> None:
+    for title, groups in group(records).items():
+        console.print(text_table(title, groups))
+
+
+def _print_written(paths: list[Path]) -> None:
+    for path in paths:
+        console.print(f"Wrote {escape(str(path))}", soft_wrap=True)

@@ -1,0 +1,333 @@
+"""The types everything else is written in: batches, splits, domains, tasks, parts, recipes. No input or output."""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metadr.errors import UserError
+from metadr.settings import check, names, setting
+
+Params = dict[str, Tensor]
+Access = Literal["current", "so_far", "all"]
+# How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
+Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
+
+
+class Batch(NamedTuple):
+    """Images and what is known of them; the last `replayed` rows come from memory."""
+
+    x: Tensor  # (B, 3, H, W) uint8
+    y: Tensor  # (B,) labels or (B, H, W) masks, int64
+    replayed: int = 0
+
+    @classmethod
+    def stack(cls, *batches: "Batch") -> "Batch":
+        """One batch of all rows, in order; what follows the first batch counts as replayed."""
+        x, y = torch.cat([batch.x for batch in batches]), torch.cat([batch.y for batch in batches])
+        return cls(x, y, len(x) - len(batches[0].x) + batches[0].replayed)
+
+
+class Split(NamedTuple):
+    """A set of labelled images resident on one device."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def num_images(self) -> int:
+        return len(self.x)
+
+    def sample(self, num_images: int, rng: torch.Generator) -> Batch:
+        """Draw uniformly with replacement (Algorithm 1, lines 5 and 8)."""
+        rows = torch.randint(len(self.x), (num_images,), generator=rng, device=self.x.device)
+        return Batch(self.x[rows], self.y[rows])
+
+    def first(self, num_images: int | None) -> "Split":
+        return Split(self.x[:num_images], self.y[:num_images])
+
+    def to(self, device: torch.device | str) -> "Split":
+        return Split(self.x.to(device), self.y.to(device))
+
+    @classmethod
+    def union(cls, splits: "Sequence[Split]") -> "Split":
+        return cls(torch.cat([split.x for split in splits]), torch.cat([split.y for split in splits]))
+
+
+class Domain(NamedTuple):
+    """One visual domain: a name, what may be trained on and what is tested on."""
+
+    name: str
+    train: Split
+    test: Split
+    val: Split | None = None
+
+    def fingerprint(self) -> str:
+        """A hash of every pixel and label."""
+        digest = hashlib.sha256(self.name.encode())
+        for split in (self.train, self.test, self.val):
+            for tensor in split or ():
+                digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted, how a prediction is penalised, and how it is scored."""
+
+    num_classes: int
+    score: Literal["accuracy", "miou"] = "accuracy"
+    ignore_index: int = 255
+
+    @property
+    def on_masks(self) -> bool:
+        return self.score == "miou"
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy over what is not ignored; zero, not NaN, where everything is.
+
+        Pixels are flattened first: the 4-D form of nll_loss is not deterministic on CUDA.
+        """
+        if logits.ndim == 4:
+            logits, y = logits.movedim(1, -1).flatten(0, 2), y.flatten()
+        total = F.cross_entropy(logits, y, ignore_index=self.ignore_index, reduction="sum")
+        if not self.on_masks:
+            return total / max(len(y), 1)
+        return total / (y != self.ignore_index).sum().clamp(min=1)
+
+    def confusion(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Counts of (true, predicted) pairs, int64, ignored pixels left out."""
+        predicted, true = logits.argmax(1).flatten(), y.flatten()
+        kept = true != self.ignore_index
+        pairs = true[kept] * self.num_classes + predicted[kept]
+        return torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
+
+    def check(self, domain: Domain) -> Domain:
+        """Refuse a domain whose images or labels do not fit this task."""
+        for part, split in (("train", domain.train), ("test", domain.test), ("val", domain.val)):
+            if split is not None:
+                self._check_split(f"{domain.name}/{part}", split)
+        if domain.train.x.shape[1:] != domain.test.x.shape[1:]:
+            raise UserError(
+                f"{domain.name}: train images are {_size(domain.train.x)} and test images {_size(domain.test.x)}; "
+                "they must have one shape. Resize one of them."
+            )
+        return domain
+
+    def _check_split(self, place: str, split: Split) -> None:
+        x, y = split
+        if x.ndim != 4 or x.shape[1] != 3 or x.dtype != torch.uint8:
+            raise UserError(
+                f"{place}: images must be a uint8 tensor of shape (N, 3, H, W). Got {x.dtype} of shape "
+                f"{tuple(x.shape)}. Convert grey images with x.expand(-1, 3, -1, -1) and floats with (255 * x).byte()."
+            )
+        if not len(x):
+            raise UserError(f"{place}: no images. A domain needs at least one image to train and one to test on.")
+        wanted = (len(x), *x.shape[2:]) if self.on_masks else (len(x),)
+        if y.shape != wanted or y.dtype != torch.int64:
+            raise UserError(
+                f"{place}: labels must be an int64 tensor of shape {wanted}. Got {y.dtype} of shape {tuple(y.shape)}."
+            )
+        kept = y[y != self.ignore_index] if self.on_masks else y
+        if kept.numel() and (kept.min() < 0 or kept.max() >= self.num_classes):
+            wrong = int(kept[(kept < 0) | (kept >= self.num_classes)][0])
+            ignored = f" or {self.ignore_index} (ignored)" if self.on_masks else ""
+            raise UserError(
+                f"{place}: label {wrong} is out of range; with {self.num_classes} classes labels are "
+                f"0 to {self.num_classes - 1}{ignored}. Correct the labels or num_classes."
+            )
+
+
+def _size(x: Tensor) -> str:
+    return "x".join(str(side) for side in x.shape[1:])
+
+
+class Memory:
+    """M images of every past domain: one budget, shared by the parts that replay (ER) and that constrain (GEM)."""
+
+    def __init__(self, batches: Sequence[Batch] = ()) -> None:
+        self.batches: list[Batch] = []
+        self.pool: Batch | None = None
+        for batch in batches:
+            self.add(batch)
+
+    def add(self, batch: Batch) -> None:
+        self.batches.append(batch._replace(replayed=len(batch.x)))
+        pool = Batch.stack(*self.batches)
+        self.pool = pool._replace(replayed=len(pool.x))
+
+    def sample(self, num_images: int, rng: torch.Generator) -> Batch:
+        """Draw uniformly with replacement from all memories together."""
+        if self.pool is None:
+            raise RuntimeError("sampled an empty memory")
+        rows = torch.randint(len(self.pool.x), (num_images,), generator=rng, device=self.pool.x.device)
+        return Batch(self.pool.x[rows], self.pool.y[rows], num_images)
+
+
+class LossOf(Protocol):
+    """The loss of a batch, at the model's parameters or at others; the role decides batch norm."""
+
+    def __call__(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor: ...
+
+
+class Draw(Protocol):
+    """An independent batch of the current domain (and of memory, unless told not to), from the caller's own stream."""
+
+    def __call__(self, *, replay: bool = True) -> Batch: ...
+
+
+class Context(NamedTuple):
+    """All that a part may see."""
+
+    params: Params
+    logits: Callable[..., Tensor]  # logits(x, *, role): what the model says of images
+    loss: LossOf
+    draw: Draw
+    view: Callable[[Batch], Batch]  # a batch as the method's `view` hooks would show it, drawn from this part's stream
+    memory: Memory
+    state: Mapping[str, Tensor]  # what this part's end_domain returned last
+    rng: torch.Generator  # this part's own stream, on the device
+    task: Task
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """An ingredient of a method: a frozen dataclass without state, a value inside a recipe.
+
+    Every hook has a default that does nothing. A part returns values; it never calls `backward` or steps an optimiser.
+    """
+
+    name: ClassVar[str]
+    revision: ClassVar[int] = 1  # part of the run key: raise it when an edit changes results
+    uses_memory: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def content(self) -> dict[str, Any]:
+        """All that decides what this part does: its share of the run's key."""
+        settings = {name: getattr(self, name) for name in names(type(self))}
+        return {"part": self.name, "revision": self.revision, **settings}
+
+    def extend(self, batch: Batch, ctx: Context) -> Batch:
+        """Add rows to a batch (ER)."""
+        return batch
+
+    def view(self, batch: Batch, ctx: Context) -> Batch:
+        """Change how a batch looks (DR)."""
+        return batch
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
+        """A term of the loss (L2, EWC, Meta-DR). `raw` is the batch before any view."""
+        return 0.0
+
+    def gradient(self, grads: list[Tensor], ctx: Context) -> list[Tensor]:
+        """Change the gradient before the optimiser sees it (GEM)."""
+        return grads
+
+    def end_domain(self, domain: Domain, ctx: Context) -> dict[str, Tensor]:
+        """What to keep of a domain that is about to go (anchors, Fisher): the part's next `ctx.state`."""
+        return dict(ctx.state)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained on each domain. Defaults belong to the benchmark; a recipe states differences."""
+
+    model: str = setting("resnet18", "network, by name")
+    steps: int = setting(3000, "gradient steps a domain (H)", low=1)
+    batch_size: int = setting(64, "images of the current domain in a batch", low=1)
+    optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")
+    lr: float = setting(3e-4, "learning rate on the first domain (eta)", above=0)
+    later_lr: float = setting(3e-5, "learning rate on every later domain", above=0)
+    momentum: float = setting(0.0, "momentum of SGD", low=0)
+    scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
+    batch_norm: str = setting(
+        "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
+    )
+    limit: int | None = setting(None, "use only the first images of every split", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        statistics_passes(self.batch_norm)
+
+
+STATISTICS_ORDER: tuple[Role, ...] = ("inner", "clean", "recall", "adapt")
+
+
+def statistics_passes(policy: str) -> tuple[Role, ...]:
+    """The passes that move running statistics, in the order in which they are applied."""
+    if policy in ("all", "none"):
+        return STATISTICS_ORDER if policy == "all" else ()
+    named = policy.split("+")
+    if not set(named) <= set(STATISTICS_ORDER):
+        raise UserError(
+            f"The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of "
+            f"{', '.join(STATISTICS_ORDER)}. Got {policy!r} instead."
+        )
+    return tuple(role for role in STATISTICS_ORDER if role in named)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment as a value: equal recipes are the same experiment.
+
+    `Recipe("embedded", ("handwritten", "street"), (Replay(), EWC(strength=1e3)), memory_per_domain=100)`
+    """
+
+    benchmark: str
+    order: tuple[str, ...]
+    method: tuple[Part, ...] = ()
+    memory_per_domain: int = setting(0, "images kept of every past domain (M), for ER and GEM", low=0)
+    access: Access = setting("current", "training data: of the current domain, of those so_far, or of all (oracles)")
+    overrides: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        parts = tuple(sorted(self.method, key=lambda part: part.name))
+        twice = [part.name for part, other in itertools.pairwise(parts) if part.name == other.name]
+        if twice:
+            raise UserError(f"Part '{twice[0]}' is twice in the method. Each part may be named once.")
+        object.__setattr__(self, "method", parts)
+        object.__setattr__(self, "overrides", tuple(sorted(dict(self.overrides).items())))
+        if not self.order or len(set(self.order)) < len(self.order):
+            raise UserError(f"The order of domains must name each domain once. Got {', '.join(self.order) or 'none'}.")
+        remembering = [part.name for part in parts if part.uses_memory]
+        if remembering and not self.memory_per_domain:
+            raise UserError(
+                f"Part '{remembering[0]}' needs a memory, but memory_per_domain is 0. Give it 1 or more (the paper: 100)."
+            )
+        if self.memory_per_domain and not remembering:
+            raise UserError(
+                f"memory_per_domain is {self.memory_per_domain}, but no part of method '{self.method_name}' uses a "
+                "memory. Add 'er' or 'gem' to the method, or set it to 0."
+            )
+
+    @property
+    def method_name(self) -> str:
+        """The method as a sum, in its one canonical order; an oracle says so."""
+        oracle = {"current": [], "so_far": ["oracle-cumulative"], "all": ["oracle-all"]}[self.access]
+        return "+".join([*oracle, *(part.name for part in self.method)]) or "naive"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Domains, their orders, and how a model is trained on them by default."""
+
+    name: str
+    about: str
+    task: Task
+    domains: tuple[str, ...]
+    protocols: Mapping[str, tuple[str, ...]]  # name of a protocol -> order of domains; the first is the default
+    load: Callable[[str], Domain]
+    fingerprint: str  # of the data or of what renders them, and its revision: part of every run's key
+    training: Training = Training()
+    part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name of a part -> its settings here
+    tiny: Mapping[str, Any] = field(default_factory=dict)  # overrides that make a run take seconds

@@ -1,0 +1,59 @@
+"""The live display of running experiments: quiet where nobody watches."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from metadr.run import Progress as Standing
+
+
+class Watch:
+    """Shows runs in progress on a terminal: domain, step, loss terms, steps per second, time left.
+
+    `with Watch(console) as watch: run(recipe, watch=watch.show)`
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._live = console.is_terminal
+        self._bars = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[standing]}"),
+            console=console,
+            transient=True,
+            disable=not self._live,
+        )
+        self._bar = self._bars.add_task("starting", total=None, standing="")
+
+    def __enter__(self) -> "Watch":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def begin(self, title: str) -> None:
+        """Announce a run before its first step, while its data are made or read."""
+        self._bars.update(self._bar, description=title, total=None, completed=0, standing="loading")
+
+    def show(self, now: Standing) -> None:
+        if not self._live:
+            return
+        terms = " ".join(f"{name} {value:.3f}" for name, value in now.terms.items())
+        self._bars.update(
+            self._bar,
+            total=now.num_stages * now.num_steps,
+            completed=now.stage * now.num_steps + now.step,
+            standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  {terms}  "
+            f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left",
+        )
+
+
+def duration(seconds: float) -> str:
+    """1:05 for 65 seconds, 2:03:00 for more than an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

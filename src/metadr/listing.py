@@ -1,0 +1,108 @@
+"""What there is, as tables for a terminal."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from rich.table import Table as TextTable
+
+from metadr import models, settings
+from metadr.benchmarks import BENCHMARKS
+from metadr.core import Recipe, Training
+from metadr.errors import unknown
+from metadr.parts import PARTS
+from metadr.recipes import TABLES, get_table
+from metadr.transforms import SETS, TRANSFORMS
+
+
+def tables(kind: str) -> list[TextTable]:
+    """The tables of one kind; 'all' leaves out the long lists."""
+    if kind == "all":
+        return [
+            table for name in ("benchmarks", "recipes", "tables", "methods", "transforms") for table in KINDS[name]()
+        ]
+    if kind not in KINDS:
+        raise unknown("list", kind, [*KINDS, "all"])
+    return KINDS[kind]()
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:
+    table = TextTable(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, no_wrap=index == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _benchmarks() -> list[TextTable]:
+    rows = [(each.name, each.about, each.task.score, each.training.model) for each in BENCHMARKS.values()]
+    return [_table("benchmarks", ("name", "what", "score", "model"), rows)]
+
+
+def _recipes() -> list[TextTable]:
+    rows = [
+        (f"{name}/{protocol}", " → ".join(order))
+        for name, benchmark in BENCHMARKS.items()
+        for protocol, order in benchmark.protocols.items()
+    ]
+    return [_table("recipes (metadr run RECIPE --method METHOD)", ("name", "domains"), rows)]
+
+
+def _tables() -> list[TextTable]:
+    rows = [(name, get_table(name).about, str(len(get_table(name).recipes))) for name in TABLES]
+    return [_table("tables (metadr sweep TABLE)", ("name", "what", "recipes"), rows)]
+
+
+def _methods() -> list[TextTable]:
+    rows = [("naive", "fine-tune on each domain in turn: the empty sum", "")]
+    for name, part in PARTS.items():
+        about = (part.__doc__ or "").strip().splitlines()[0]
+        rows.append((name, about, ", ".join(settings.names(part))))
+    rows.append(("oracle-all", "train on all domains at once: data access, not a part", ""))
+    rows.append(("oracle-cumulative", "train on all domains so far: data access, not a part", ""))
+    return [_table("methods: any sum, such as er+meta-dr", ("part", "what", "fields"), rows)]
+
+
+def _fields() -> list[TextTable]:
+    owners: dict[str, type] = {"recipe": Recipe, "training": Training, **PARTS}
+    rows = [
+        (
+            f"{owner}.{field.name}" if owner in PARTS else field.name,
+            str(field.default),
+            settings.describe(kind, field.name),
+            field.metadata["doc"],
+        )
+        for owner, kind in owners.items()
+        for field in dataclasses.fields(kind)
+        if "doc" in field.metadata
+    ]
+    return [_table("fields (metadr run --set FIELD=VALUE)", ("field", "default", "allowed", "what"), rows)]
+
+
+def _transforms() -> list[TextTable]:
+    operations = [
+        (name, f"{each.low:g} to {each.high:g}" if each.ranged else "-", str(each.levels))
+        for name, each in TRANSFORMS.items()
+    ]
+    sets = [
+        (name, "+".join(choice.name for choice in each.choices), str(each.compositions)) for name, each in SETS.items()
+    ]
+    return [
+        _table("transformations", ("name", "range", "levels"), operations),
+        _table("transformation sets", ("name", "transformations", "composed"), sets),
+    ]
+
+
+def _models() -> list[TextTable]:
+    return [_table("models", ("name",), [(name,) for name in models.model_names()])]
+
+
+KINDS: dict[str, Callable[[], list[TextTable]]] = {
+    "benchmarks": _benchmarks,
+    "recipes": _recipes,
+    "tables": _tables,
+    "methods": _methods,
+    "fields": _fields,
+    "transforms": _transforms,
+    "models": _models,
+}

@@ -1,0 +1,62 @@
+"""Domain randomisation (DR): train on images changed by random transformations."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from metadr.core import Batch, Context, Part
+from metadr.settings import setting
+from metadr.transforms import Drawn, draw, get_set
+
+
+@dataclass(frozen=True)
+class Transforming(Part):
+    """What the parts that transform images have in common: the set Psi, and how T is drawn from it."""
+
+    transforms: str = setting("psi3", "transformation set (Psi), by name or as 'brightness+rotate:-30:30:7'")
+    compositions: int = setting(2, "transformations composed into one T (N)", low=1)
+    per: Literal["batch", "image"] = setting("batch", "one T for the whole step, or one for every image")
+    pick: Literal["operation", "pair"] = setting(
+        "operation", "draw an operation, then its level; or uniformly over all pairs of both"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        get_set(self.transforms)
+
+    def content(self) -> dict[str, Any]:
+        chosen = replace(get_set(self.transforms), compositions=self.compositions)
+        return {**super().content(), "set": chosen.spec}
+
+    def draw_transformation(self, num_images: int, ctx: Context) -> Drawn:
+        chosen = replace(get_set(self.transforms), compositions=self.compositions)
+        return draw(chosen, num_images, ctx.rng, per=self.per, pick=self.pick)
+
+    def transform(self, drawn: Drawn, batch: Batch, ctx: Context) -> Batch:
+        """T applied to the images, and to the masks where it moves pixels."""
+        if not ctx.task.on_masks:
+            return batch._replace(x=drawn.apply(batch.x, ctx.rng))
+        x, y = drawn.apply(batch.x, ctx.rng, batch.y, ctx.task.ignore_index)
+        return batch._replace(x=x, y=y)
+
+
+@dataclass(frozen=True)
+class Randomize(Transforming):
+    """Replace the batch by T(batch), T drawn from Psi.  Section 4.1.
+
+    loss = L(params; T(x), y)
+    Cost per step: the transformations.
+    Deviations: docs/methods/dr.md.
+    """
+
+    name: ClassVar[str] = "dr"
+
+    replayed: bool = setting(True, "transform images from memory too")
+
+    def view(self, batch: Batch, ctx: Context) -> Batch:
+        kept = 0 if self.replayed else batch.replayed
+        fresh = len(batch.x) - kept
+        if not kept:
+            return self.transform(self.draw_transformation(fresh, ctx), batch, ctx)
+        changed = Batch(batch.x[:fresh], batch.y[:fresh])
+        changed = self.transform(self.draw_transformation(fresh, ctx), changed, ctx)
+        return Batch.stack(changed, Batch(batch.x[fresh:], batch.y[fresh:]))

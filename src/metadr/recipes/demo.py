@@ -1,0 +1,15 @@
+"""The demonstration: forgetting and its cure on the embedded digits.
+
+metadr demo                 one seed
+metadr demo --seeds 3       the published result, results/demo.md
+"""
+
+from metadr.benchmarks import make_recipe
+from metadr.recipes.table import Table
+
+METHODS = ("naive", "dr", "meta-dr")
+
+
+def table(tiny: bool = False) -> Table:
+    recipes = tuple(make_recipe("embedded/p1", method, tiny=tiny) for method in METHODS)
+    return Table("demo", "naive, dr and meta-dr on the embedded digits", recipes)

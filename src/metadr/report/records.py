@@ -1,0 +1,76 @@
+"""Finished runs as records: from run directories, or from a file that a report kept."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metadr.errors import UserError
+from metadr.evaluate import Summary, summarise
+from metadr.run import scores_of
+from metadr.store import finished_runs
+
+PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
+PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "dr": "DR", "meta-dr": "Meta-DR"}
+ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
+
+
+class Record(NamedTuple):
+    """One finished run: what it was, what it ran on, what it found."""
+
+    identity: dict[str, Any]
+    environment: dict[str, Any]
+    seconds: float
+    rows: list[dict[str, Any]]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self.identity["order"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.identity["seed"])
+
+    @property
+    def scores(self) -> list[list[float]]:
+        return scores_of(self.rows, self.order)
+
+    @property
+    def summary(self) -> Summary:
+        return summarise(self.scores)
+
+    @property
+    def title(self) -> str:
+        """The method as the paper's tables write it: 'Naive + DR', 'ER + Meta-DR', 'Oracle (all)'."""
+        names = sorted((part["part"] for part in self.identity["method"]), key=_place)
+        titles = [PART_TITLES.get(name, name) for name in names]
+        if self.identity["access"] != "current":
+            titles = [ORACLES[self.identity["access"]], *titles]
+        elif names in ([], ["dr"]):
+            titles = ["Naive", *titles]
+        return " + ".join(titles)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (PART_ORDER.index(name) if name in PART_ORDER else len(PART_ORDER), name)
+
+
+def read_records(source: str | Path) -> list[Record]:
+    """The finished runs at or below a folder, or in a file that `metadr report` wrote."""
+    path = Path(source)
+    if path.is_file():
+        try:
+            return [Record(**record) for record in json.loads(path.read_text())]
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{path} is not a file of records ({error}). Give a folder of runs or such a file."
+            ) from None
+    records = []
+    for folder in finished_runs(path):
+        content = {name: json.loads((folder / f"{name}.json").read_text()) for name in _FILES}
+        records.append(Record(content["recipe"], content["environment"], content["done"]["seconds"], content["rows"]))
+    if not records:
+        raise UserError(f"No finished runs in {path}. Start some with 'metadr run' or 'metadr sweep'.")
+    return records
+
+
+_FILES = ("recipe", "environment", "done", "rows")

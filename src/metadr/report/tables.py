@@ -1,0 +1,129 @@
+"""Tables of finished runs: one row per method, each cell mean ± spread over seeds."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rich.table import Table as TextTable
+
+from metadr.report.records import Record
+
+SUMMARY_COLUMNS = {"ACC": "acc", "kept": "kept", "BWT": "bwt", "FWT": "fwt", "forgetting": "forgetting"}
+
+
+class Group(NamedTuple):
+    """The runs of one recipe over several seeds."""
+
+    title: str
+    records: list[Record]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return self.records[0].order
+
+    def final(self, domain: str) -> list[float]:
+        """The score on a domain at the end of the sequence, for each seed."""
+        return [record.scores[-1][self.order.index(domain)] for record in self.records]
+
+    def summary(self, name: str) -> list[float]:
+        return [getattr(record.summary, name) for record in self.records]
+
+
+def group(records: Iterable[Record]) -> dict[str, list[Group]]:
+    """Groups by sequence of domains; each group is one recipe. Groups that share a title also say how they differ."""
+    by_recipe: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.seed):
+        recipe = {name: value for name, value in record.identity.items() if name != "seed"}
+        by_recipe.setdefault(json.dumps(recipe, sort_keys=True), []).append(record)
+    sequences: dict[str, list[Group]] = {}
+    for runs in by_recipe.values():
+        sequence = f"{runs[0].identity['benchmark']}: {' → '.join(runs[0].order)}"
+        sequences.setdefault(sequence, []).append(Group(runs[0].title, runs))
+    return {sequence: sorted(_told_apart(groups), key=_rank) for sequence, groups in sorted(sequences.items())}
+
+
+def cell(values: list[float], *, ddof: int = 1) -> str:
+    """Mean ± standard deviation; a single run has no spread to show."""
+    mean = f"{statistics.fmean(values):.1f}"
+    if len(values) <= ddof:
+        return mean
+    spread = statistics.stdev(values) if ddof else statistics.pstdev(values)
+    return f"{mean} ± {spread:.1f}"
+
+
+def markdown(groups: list[Group]) -> str:
+    """A Markdown table: the final score on each domain, then what the sequence comes to."""
+    head, *body = _cells(groups)
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body)) + "\n"
+
+
+def text_table(title: str, groups: list[Group]) -> TextTable:
+    """The same for a terminal."""
+    head, *body = _cells(groups)
+    table = TextTable(title=title, title_justify="left")
+    for index, name in enumerate(head):
+        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for row in body:
+        table.add_row(*row)
+    return table
+
+
+def csv_table(records: Iterable[Record]) -> str:
+    """Every score of every run, one line each."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["benchmark", "order", "method", "seed", "after", "on", "metric", "value", "images"])
+    for record in records:
+        identity = record.identity
+        for row in record.rows:
+            run = [identity["benchmark"], ">".join(record.order), record.title, record.seed]
+            writer.writerow([*run, row["after"], row["on"], row["metric"], f"{row['value']:.4f}", row["images"]])
+    return text.getvalue()
+
+
+def _cells(groups: list[Group]) -> list[list[str]]:
+    order = groups[0].order
+    head = ["method", *(f"{name} ({i})" for i, name in enumerate(order, start=1)), *SUMMARY_COLUMNS, "n"]
+    body = [
+        [
+            each.title,
+            *(cell(each.final(name)) for name in order),
+            *(cell(each.summary(name)) for name in SUMMARY_COLUMNS.values()),
+            str(len(each.records)),
+        ]
+        for each in groups
+    ]
+    return [head, *body]
+
+
+def _told_apart(groups: list[Group]) -> list[Group]:
+    """Groups of one title get the settings in which they differ added to it."""
+    told = []
+    for each in groups:
+        twins = [_flat(other.records[0].identity) for other in groups if other.title == each.title]
+        own = _flat(each.records[0].identity)
+        differing = sorted(
+            name
+            for name in {name for twin in twins for name in twin}
+            if name != "seed" and len({str(twin.get(name)) for twin in twins}) > 1
+        )
+        settings = ", ".join(f"{name.rpartition('/')[2]} {own.get(name)}" for name in differing)
+        told.append(each._replace(title=f"{each.title} ({settings})" if settings else each.title))
+    return told
+
+
+def _flat(identity: dict[str, Any]) -> dict[str, Any]:
+    parts = {f"{part['part']}/{name}": value for part in identity["method"] for name, value in part.items()}
+    training = {f"training/{name}": value for name, value in identity["training"].items()}
+    plain = {name: value for name, value in identity.items() if not isinstance(value, list | dict)}
+    return {**plain, **parts, **training}
+
+
+def _rank(each: Group) -> tuple[bool, bool, int, str]:
+    """Plain methods, then those with a memory, then oracles: the order of the paper's tables."""
+    identity = each.records[0].identity
+    return (identity["access"] != "current", identity["memory_per_domain"] > 0, len(identity["method"]), each.title)

@@ -1,0 +1,63 @@
+"""Write a report's files: Markdown, CSV, figures, and the records they were made from."""
+
+import json
+from pathlib import Path
+
+from metadr.errors import UserError
+from metadr.report.figures import sequence_figure
+from metadr.report.records import Record
+from metadr.report.tables import csv_table, group, markdown
+
+
+def write_report(records: list[Record], stem: str | Path) -> list[Path]:
+    """Write STEM.md, STEM.csv, STEM.json and a figure per sequence of domains; returns what was written."""
+    stem = Path(stem)
+    sequences = group(records)
+    figures = [
+        (title, groups, stem.with_name(stem.name + (f"-{i}" if i else "") + ".png"))
+        for i, (title, groups) in enumerate(sequences.items())
+    ]
+    text = "\n".join(
+        f"## {title}\n\n{markdown(groups)}\n![score along the sequence]({path.name})\n"
+        for title, groups, path in figures
+    )
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        written = {
+            stem.with_name(stem.name + ".md"): text + "\n" + _footer(records),
+            stem.with_name(stem.name + ".csv"): csv_table(records),
+            stem.with_name(stem.name + ".json"): _one_per_line(records),
+        }
+        for path, content in written.items():
+            path.write_text(content)
+        for title, groups, path in figures:
+            sequence_figure(title, groups).savefig(path, dpi=130, bbox_inches="tight")
+    except OSError as error:
+        raise UserError(f"Cannot write the report {stem}: {error.strerror}. Choose another place with -o.") from error
+    return [*written, *(path for _, _, path in figures)]
+
+
+def _one_per_line(records: list[Record]) -> str:
+    """One run a line, so that a changed run is a changed line."""
+    return "[\n" + ",\n".join(json.dumps(record._asdict(), sort_keys=True) for record in records) + "\n]\n"
+
+
+def _footer(records: list[Record]) -> str:
+    """How to read the table, and what it was made with."""
+    made = sorted({_made_with(record) for record in records})
+    minutes = sum(record.seconds for record in records) / 60
+    return (
+        "Score on each domain's test images at the end of the sequence, in percent, mean ± standard deviation over n "
+        "seeds. ACC: mean over all domains; kept: mean over all but the last; BWT: kept less what it was right after "
+        "training on each; FWT: score before training on a domain, over an untrained model's; forgetting: best so far "
+        "less final.\n\n"
+        f"{len(records)} runs, {minutes:.1f} minutes in all, on {'; '.join(made)}.\n"
+    )
+
+
+def _made_with(record: Record) -> str:
+    made = record.environment
+    where = made["gpu"] or f"{made['processor']} ({made['threads']} threads)"
+    return f"{where}, torch {made['torch']}, metadr {made['metadr']} at {made['commit'] or 'no commit'}" + (
+        " with changes" if made["dirty"] else ""
+    )

@@ -1,0 +1,258 @@
+"""One run: a model meets the domains of a recipe one after another and is tested on all of them in between."""
+
+import logging
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from metadr import models
+from metadr.benchmarks import check_recipe, get_benchmark, training_of
+from metadr.core import Domain, Recipe, Split, Training
+from metadr.engine.learner import Learner, Terms, stream_seed
+from metadr.errors import UserError
+from metadr.evaluate import Summary, confusion, score, summarise
+from metadr.provenance import environment
+from metadr.store import Checkpoint, RunDirectory
+
+log = logging.getLogger("metadr")
+
+UNTRAINED = "untrained"
+CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches
+
+
+class Progress(NamedTuple):
+    """Where a run stands, for whoever watches it."""
+
+    domain: str
+    stage: int  # from 0
+    num_stages: int
+    step: int
+    num_steps: int
+    terms: dict[str, float]  # the loss and its terms at the last step
+    steps_per_second: float
+    seconds_left: float
+
+
+class Result(NamedTuple):
+    """A finished run."""
+
+    path: Path
+    recipe: Recipe
+    seed: int
+    rows: list[dict[str, Any]]
+
+    @property
+    def scores(self) -> list[list[float]]:
+        """R[i][j]: the score on domain j after i domains."""
+        return scores_of(self.rows, self.recipe.order)
+
+    @property
+    def summary(self) -> Summary:
+        return summarise(self.scores)
+
+
+def scores_of(rows: list[dict[str, Any]], order: tuple[str, ...]) -> list[list[float]]:
+    """The matrix R from a run's rows."""
+    values = {(row["after"], row["on"]): row["value"] for row in rows}
+    return [[values[after, on] for on in order] for after in (UNTRAINED, *order)]
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; 'auto' takes a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"Device '{name}' was asked for, but this machine has no usable GPU. Use --device cpu.")
+    return device
+
+
+def run(
+    recipe: Recipe,
+    seed: int = 0,
+    *,
+    out: str | Path = "runs",
+    device: str = "auto",
+    checkpoint_seconds: float = 30.0,
+    watch: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Run a recipe to its end, going on from its last checkpoint; a finished run is only read.
+
+    Args:
+        recipe: what to run.
+        seed: decides the initial weights and every random draw.
+        out: folder of run directories.
+        device: auto, cpu, cuda or cuda:N.
+        checkpoint_seconds: time between checkpoints within a domain; each domain's end has one anyway.
+        watch: called every few steps.
+    """
+    stages = advance(recipe, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds)
+    while True:
+        try:
+            progress = next(stages)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if watch is not None:
+            watch(progress)
+
+
+def advance(
+    recipe: Recipe, seed: int = 0, *, out: str | Path = "runs", device: str = "auto", checkpoint_seconds: float = 30.0
+) -> Generator[Progress, None, Result]:
+    """The same run as a generator that pauses every few steps, so that a caller can interleave several."""
+    check_recipe(recipe)
+    directory = RunDirectory(out, recipe, seed)
+    if not directory.finished:
+        with directory.claimed():
+            yield from _Sequence(recipe, seed, directory, pick_device(device), checkpoint_seconds).play()
+    return Result(directory.path, recipe, seed, directory.read("rows.json"))
+
+
+class _Sequence:
+    """The state of a run while it runs."""
+
+    def __init__(
+        self, recipe: Recipe, seed: int, directory: RunDirectory, device: torch.device, checkpoint_seconds: float
+    ) -> None:
+        self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
+        self.checkpoint_seconds = checkpoint_seconds
+        self.training = training_of(recipe)
+        benchmark = get_benchmark(recipe.benchmark)
+        self.task = benchmark.task
+        loaded = [self.task.check(benchmark.load(name)) for name in recipe.order]
+        self.domains = [_on_device(domain, self.training, device) for domain in loaded]
+        self.data = [domain.fingerprint() for domain in self.domains]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(seed, "init"))
+            module = models.build(self.training.model, self.task.num_classes)
+        self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device)
+        self.stage, self.step, self.seconds = 0, 0, 0.0
+        self.rows: list[dict[str, Any]] = []
+        self._resumed_at = self._saved_at = time.monotonic()
+
+    def play(self) -> Generator[Progress, None, None]:
+        self._resume_or_start()
+        while self.stage < len(self.domains):
+            yield from self._train()
+            self.learner.end_domain(self.domains[self.stage])
+            self._test(after=self.domains[self.stage].name)
+            self.stage, self.step = self.stage + 1, 0
+            if self.stage < len(self.domains):
+                self._begin()
+            self._save()
+        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), **_peak_memory(self.device)})
+
+    def _train(self) -> Generator[Progress, None, None]:
+        started, first = time.monotonic(), self.step
+        while self.step < self.training.steps:
+            taken = self.learner.steps(min(CHUNK, self.training.steps - self.step))
+            terms = self._look(taken)
+            self.step += len(taken)
+            rate = (self.step - first) / (time.monotonic() - started)
+            left = (len(self.domains) - self.stage) * self.training.steps - self.step
+            yield Progress(
+                domain=self.domains[self.stage].name,
+                stage=self.stage,
+                num_stages=len(self.domains),
+                step=self.step,
+                num_steps=self.training.steps,
+                terms=terms,
+                steps_per_second=rate,
+                seconds_left=left / rate,
+            )
+            if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
+                self._save()
+
+    def _look(self, taken: list[Terms]) -> dict[str, float]:
+        """Read the losses of a chunk, the only time the host waits for the device; stop where one is not finite."""
+        losses = torch.stack([terms.loss for terms in taken]).tolist()
+        for offset, loss in enumerate(losses, start=1):
+            if loss != loss or abs(loss) == float("inf"):
+                raise UserError(
+                    f"The loss is {loss} at step {self.step + offset} of domain '{self.domains[self.stage].name}' in "
+                    f"{self.directory.path}. The last good checkpoint is kept. Lower lr, inner_lr or a strength."
+                )
+        return {"loss": losses[-1], **{name: float(term) for name, term in taken[-1].by_name.items()}}
+
+    def _resume_or_start(self) -> None:
+        checkpoint = self.directory.load()
+        if checkpoint is None:
+            environment_now = {**environment(self.device), "data": dict(zip(self.recipe.order, self.data, strict=True))}
+            self.directory.write("environment.json", environment_now)
+            self._begin()
+            self._test(after=UNTRAINED)
+            self._save()
+            return
+        self._check_same_ground(checkpoint.position)
+        self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
+        self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
+        if self.stage < len(self.domains):
+            self._begin()
+            self.learner.load(checkpoint.tensors)
+        self.directory.write("rows.json", self.rows)
+
+    def _check_same_ground(self, position: dict[str, Any]) -> None:
+        """Random streams belong to a kind of device and batches to their data: on others it would be another run."""
+        if position["device"] != self.device.type:
+            raise UserError(
+                f"Run {self.directory.path} was started on {position['device']} and cannot go on on "
+                f"{self.device.type}. Use --device {position['device']}, or another --out."
+            )
+        if position["data"] != self.data:
+            raise UserError(
+                f"The data of run {self.directory.path} have changed since it was started. "
+                "Restore them (or the libraries that render them), or use another --out."
+            )
+
+    def _begin(self) -> None:
+        """Hand the learner what it may train on at this stage."""
+        visible = {
+            "current": self.domains[self.stage : self.stage + 1],
+            "so_far": self.domains[: self.stage + 1],
+            "all": self.domains,
+        }[self.recipe.access]
+        self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=self.stage == 0)
+
+    def _test(self, *, after: str) -> None:
+        """Test on all domains, seen and unseen."""
+        for domain in self.domains:
+            value = score(self.task, confusion(self.learner.network, domain.test))
+            row = {"after": after, "on": domain.name, "metric": self.task.score, "value": value}
+            self.rows.append({**row, "images": domain.test.num_images})
+
+    def _save(self) -> None:
+        position = {
+            "stage": self.stage,
+            "step": self.step,
+            "rows": self.rows,
+            "seconds": round(self._elapsed(), 2),
+            "device": self.device.type,
+            "data": self.data,
+        }
+        self.directory.save(Checkpoint(position, self.learner.state()))
+        self.directory.write("rows.json", self.rows)
+        self._saved_at = time.monotonic()
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self._resumed_at
+
+
+def _on_device(domain: Domain, training: Training, device: torch.device) -> Domain:
+    return domain._replace(
+        train=domain.train.first(training.limit).to(device), test=domain.test.first(training.limit).to(device)
+    )
+
+
+def _peak_memory(device: torch.device) -> dict[str, float]:
+    if device.type == "cuda":
+        return {"peak_device_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1)}
+    import resource
+
+    return {"peak_host_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)}

@@ -1,0 +1,190 @@
+"""Run directories: what a run is, where it stands, what it found. JSON and safetensors, written atomically."""
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from metadr.benchmarks import get_benchmark, training_of
+from metadr.core import Recipe
+from metadr.errors import UserError
+
+log = logging.getLogger("metadr")
+
+FORMAT = 1  # of the files below; part of the key
+KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
+
+
+def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
+    """All that decides a run's result, as JSON: equal identities are the same experiment."""
+    return {
+        "format": FORMAT,
+        "benchmark": recipe.benchmark,
+        "data": get_benchmark(recipe.benchmark).fingerprint,
+        "order": list(recipe.order),
+        "method": [part.content() for part in recipe.method],
+        "memory_per_domain": recipe.memory_per_domain,
+        "access": recipe.access,
+        "training": dataclasses.asdict(training_of(recipe)),
+        "seed": seed,
+    }
+
+
+def key_of(recipe: Recipe, seed: int) -> str:
+    text = json.dumps(identity(recipe, seed), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Checkpoint(NamedTuple):
+    """A moment of a run: where it stands (JSON) and every tensor it needs to go on."""
+
+    position: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+class RunDirectory:
+    """One run on disk.
+
+    recipe.json        what is run: the identity that the key is the hash of
+    environment.json   what it runs on
+    rows.json          the scores so far, one row per (after domain, on domain)
+    checkpoint-*       the newest two moments; the name carries the hash of the content
+    done.json          written last: without it the run is not finished
+    """
+
+    def __init__(self, out: str | Path, recipe: Recipe, seed: int) -> None:
+        self.key = key_of(recipe, seed)
+        self.identity = identity(recipe, seed)
+        self.path = Path(out) / recipe.benchmark / f"{recipe.method_name}-seed{seed}-{self.key}"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "done.json").exists()
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the run for this process; the system lets go of it when the process dies, however it dies."""
+        with _told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / "lock").open("a+")
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                handle.seek(0)
+                holder = handle.read().strip() or "unknown"
+                raise UserError(
+                    f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
+                ) from None
+            with _told(self.path):
+                handle.truncate(0)
+                handle.write(str(os.getpid()))
+                handle.flush()
+                for leftover in self.path.glob("*.part"):
+                    leftover.unlink()
+                self._check_identity()
+            yield
+
+    def write(self, name: str, content: Any) -> None:
+        _write(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+
+    def read(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then drop those that are older than the one before it."""
+        position = {"key": self.key, **checkpoint.position}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
+        data = save_tensors(tensors, metadata={"position": json.dumps(position)})
+        count = 1 + max((_count(path) for path in self.checkpoints()), default=0)
+        _write(self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors", data)
+        for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
+            old.unlink()
+
+    def load(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or none."""
+        for path in self.checkpoints():
+            data = path.read_bytes()
+            if _digest(data) != path.stem.split("-")[-1]:
+                log.warning("%s is damaged (its hash differs); going on from the one before it.", path)
+                continue
+            length = int.from_bytes(data[:8], "little")
+            position = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["position"])
+            if position["key"] != self.key:
+                raise UserError(
+                    f"{path} belongs to another recipe (key {position['key']}, this run has {self.key}). "
+                    "Move it back to its own run, or remove it to start this one afresh."
+                )
+            return Checkpoint(position, load_tensors(data))
+        return None
+
+    def checkpoints(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.path.glob("checkpoint-*.safetensors"), key=_count, reverse=True)
+
+    def _check_identity(self) -> None:
+        if not (self.path / "recipe.json").exists():
+            self.write("recipe.json", self.identity)
+        elif self.read("recipe.json") != self.identity:
+            raise UserError(
+                f"{self.path / 'recipe.json'} describes another run than its folder's key {self.key}. "
+                "Remove the folder to run it afresh, or choose another --out."
+            )
+
+
+def _count(path: Path) -> int:
+    return int(path.stem.split("-")[1])
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
+    part = path.with_name(path.name + ".part")
+    with _told(path):
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn what a file system refuses into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror}. Nothing written before is lost: make room or choose another "
+            "--out, then run the same command again."
+        ) from error
+
+
+def finished_runs(folder: str | Path) -> list[Path]:
+    """Every finished run at or below a folder, in a stable order."""
+    root = Path(folder)
+    if not root.exists():
+        raise UserError(f"No folder {root}. Give a folder of runs, such as the --out of 'metadr run'.")
+    return sorted(path.parent for path in root.rglob("done.json") if (path.parent / "rows.json").exists())

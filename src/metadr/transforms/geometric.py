@@ -1,0 +1,56 @@
+"""The transformations that move pixels, each with a twin that moves segmentation masks alike."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from metadr.transforms.registry import check_level, check_masks, transform
+
+
+def rotate_masks(masks: Tensor, level: Tensor, fill: int = 255) -> Tensor:
+    """Rotate masks (B, H, W) as `rotate` does images; `fill`, the ignored label, enters at the corners."""
+    check_masks(masks, "rotate_masks")
+    check_level(masks, level, "rotate_masks")
+    return rotated(masks.unsqueeze(1), level, fill).squeeze(1)
+
+
+@transform(low=-60, high=60, levels=30, masks=rotate_masks)
+def rotate(images: Tensor, level: Tensor) -> Tensor:
+    """Rotate by `level` degrees counter-clockwise, as PIL.Image.rotate does: nearest neighbour, black corners."""
+    return rotated(images, level, 0)
+
+
+def rotated(planes: Tensor, degrees: Tensor, fill: int) -> Tensor:
+    """Rotate planes (B, C, H, W) about their centre in PIL's 16.16 fixed-point coordinates."""
+    height, width = planes.shape[2:]
+    # A frame of one pixel catches whatever comes from outside, so no pixel needs a comparison.
+    framed = functional.pad(planes, (1, 1, 1, 1), value=fill)
+    column, row = sources(degrees, height, width)
+    index = (row.clamp_(0, height + 1) * (width + 2)).add_(column.clamp_(0, width + 1)).long()
+    flat = index.flatten(1).unsqueeze(1).expand(-1, planes.shape[1], -1)
+    return framed.flatten(2).gather(2, flat).view(planes.shape)
+
+
+def sources(degrees: Tensor, height: int, width: int) -> Tensor:
+    """For each pixel of the result, column and row of its source, counted from a frame one pixel wide: (2, B, H, W).
+
+    The float64 operations are PIL's, in its order. Its rounding to 15 digits also hides who computed the cosine, so
+    that the result is the same on every device.
+    """
+    angle = degrees.double().remainder(360.0) * -(math.pi / 180.0)
+    cos, sin = torch.stack((angle.cos(), angle.sin())).mul_(1e15).round_().div_(1e15)
+    x, y = width / 2, height / 2
+    offset = torch.stack((cos * -x + sin * -y + x, -sin * -x + cos * -y + y))
+    per_column, per_row = torch.stack((cos, -sin)), torch.stack((sin, cos))
+    steps = torch.stack((offset + per_column * 0.5 + per_row * 0.5, per_column, per_row))
+    # 16.16 fixed point. No coordinate reaches height + width, so 32 bits hold it; on larger images PIL calculates
+    # otherwise.
+    dtype = torch.int32 if height + width < 32_767 else torch.int64
+    start, per_column, per_row = (steps * 65536.0 + 0.5).floor_().to(dtype).unsqueeze(3)
+    down = torch.arange(height, device=degrees.device, dtype=dtype)
+    across = torch.arange(width, device=degrees.device, dtype=dtype)
+    rows = start + 65536 + per_row * down
+    columns = per_column * across
+    return torch.add(rows.unsqueeze(3), columns.unsqueeze(2)).bitwise_right_shift_(16)
