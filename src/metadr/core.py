@@ -302,7 +302,7 @@ class Recipe:
         remembering = [part.name for part in parts if part.uses_memory]
         if remembering and not self.memory_per_domain:
             raise UserError(
-                f"Part '{remembering[0]}' needs a memory, but memory_per_domain is 0. Give it 1 or more (the paper: 100)."
+                f"Part '{remembering[0]}' needs a memory, but memory_per_domain is 0. Give it 1 or more (paper: 100)."
             )
         if self.memory_per_domain and not remembering:
             raise UserError(
