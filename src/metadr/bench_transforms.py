@@ -52,13 +52,13 @@ def apply_with_pillow(drawn: Drawn, images: Tensor) -> Tensor:
     """What `Drawn.apply` does, written with Pillow and numpy."""
     results = []
     columns = zip(drawn.operation.T.tolist(), drawn.level.T.tolist(), strict=True)
-    arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
+    arrays = np.ascontiguousarray(images.numpy().transpose(0, 2, 3, 1))
     for array, (operations, levels) in zip(arrays, columns, strict=False):
         image = Image.fromarray(array)
         for operation, level in zip(operations, levels, strict=True):
             image = PILLOW[drawn.source.choices[operation].name](image, level)
         results.append(np.asarray(image))
-    return torch.from_numpy(np.stack(results)).permute(0, 3, 1, 2).contiguous()
+    return torch.from_numpy(np.ascontiguousarray(np.stack(results).transpose(0, 3, 1, 2)))
 
 
 def bench_transforms(
@@ -85,7 +85,7 @@ def bench_transforms(
 def _measure(source: TransformSet, shape: tuple[int, int], batch: int, repeats: int, per: Per) -> dict[str, Any]:
     rng = torch.Generator().manual_seed(0)
     images = torch.randint(256, (batch, 3, *shape), generator=rng, dtype=torch.uint8)
-    same = _same_pixels(source, images, rng)
+    same = _same_pixels(source, images, rng)  # Also warms both up.
     ours: list[float] = []
     pillow: list[float] = []
     for _ in range(repeats):

@@ -176,6 +176,8 @@ def test_other_refusals(rng, images):
     drawn = draw(SETS["psi2"], 3, rng, per="image", pick="operation")
     with pytest.raises(UserError, match=r"^A draw from 'psi2' for 3 images cannot transform 48"):
         drawn.apply(images)
+    with pytest.raises(UserError, match=r"^A draw from 'psi2' on cpu cannot transform images on meta"):
+        drawn.apply(images[:3].to("meta"))
     for masks in (torch.zeros(3, 20, 17, dtype=torch.long), torch.zeros(3, 20, 16), torch.zeros(2, 20, 16).long()):
         with pytest.raises(UserError, match=r"^The masks of 'psi2' must be \(B, H, W\) whole numbers"):
             drawn.apply(images[:3], rng, masks)

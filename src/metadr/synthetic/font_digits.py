@@ -80,7 +80,8 @@ def street(label: int, random: Random) -> Pixels:
     if plated:
         canvas = _lay(canvas, behind, _view(_plate(random), warp))
     mask = _view(_set(row, stroke=int(random.integers(0, 3))), warp)
-    drop = np.roll(mask, shift=(1, int(random.choice([-1, 1]))), axis=(0, 1))
+    aside = int(random.choice([0, 2]))  # the digits' own shadow falls one pixel down, to the left or to the right
+    drop = np.pad(mask, ((1, 0), (1, 1)))[:SIDE, aside : aside + SIDE]
     canvas = canvas * (1 - random.uniform(0, 0.35) * drop[:, :, None])
     canvas = _lay(canvas, ink, mask) * _light(random)
     canvas += random.uniform(2, 8) * random.standard_normal(canvas.shape, dtype=np.float32)

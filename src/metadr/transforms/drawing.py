@@ -67,9 +67,9 @@ class Drawn(NamedTuple):
             rng: where noise fields and colour shifts come from: new ones for each image and slot, also when all
                 images share one T.
             masks: (B, H, W) labels; `ignore_index` enters where a rotation uncovers a corner.
-            strategy: "gather" runs each transformation on the images that drew it and reads the draw on the host;
-                "masked" runs every one on all images and selects, without the host. "auto" takes the first on a CPU
-                and the second elsewhere. Without noise both give the same pixels.
+            strategy: "gather", for CPUs alone, runs each transformation on the images that drew it; "masked" runs
+                every one on all images and selects, without the host. "auto" takes the first on a CPU and the second
+                elsewhere. Without noise both give the same pixels.
         """
         check_images(images, self.source.name)
         if masks is not None:
@@ -80,8 +80,16 @@ class Drawn(NamedTuple):
                 f"A draw from '{self.source.name}' for {num_drawn} images cannot transform {num_images}: "
                 "draw at least as many as there are images."
             )
+        if self.operation.device != images.device:
+            raise UserError(
+                f"A draw from '{self.source.name}' on {self.operation.device} cannot transform images on "
+                f"{images.device}: draw with a generator of that device."
+            )
+        on_cpu = images.device.type == "cpu"
+        if strategy == "gather" and not on_cpu:
+            raise UserError("The 'gather' strategy must run on a CPU: use 'masked' or 'auto' elsewhere.")
         if strategy == "auto":
-            strategy = "gather" if images.device.type == "cpu" else "masked"
+            strategy = "gather" if on_cpu else "masked"
         step = _gather if strategy == "gather" else _masked
         transforms = [get_transform(choice.name) for choice in self.source.choices]
         for operation, level in zip(self.operation[:, :num_images], self.level[:, :num_images], strict=True):
