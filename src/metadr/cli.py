@@ -17,8 +17,8 @@ from metadr.errors import UserError
 from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
 from metadr.run import run as run_recipe
-from metadr.store import RunDirectory
-from metadr.sweep import Job, Outcome, plan
+from metadr.store import RunDirectory, write_file
+from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure speed against what users could pick instead.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
@@ -121,12 +121,11 @@ def bench_transforms(
 ) -> None:
     """Time a batch of transformations against PIL, one image at a time."""
     from metadr.bench_transforms import bench_transforms as measure
-    from metadr.bench_transforms import text_table as as_text
 
     measured = measure(set_name=transforms, batch=batch, repeats=repeats)
-    console.print(as_text(measured))
+    console.print(listing.transform_speeds(measured))
     if output:
-        output.write_text(json.dumps(measured, indent=1) + "\n")
+        write_file(output, (json.dumps(measured, indent=1) + "\n").encode())
         _print_written([output])
 
 
@@ -162,19 +161,7 @@ def _sweep_and_report(table: Table, num_seeds: int, out: Path, device: str, stem
         soft_wrap=True,
     )
     with Watch(console) as watch:
-
-        def show(job: Job, now: object) -> None:
-            watch.show(now)  # type: ignore[arg-type]
-
-        outcome = Outcome([], [])
-        for number, job in enumerate(jobs.missing, start=1):
-            watch.begin(f"[{number}/{len(jobs.missing)}] {job.title}")
-            started = time.monotonic()
-            one = sweep_jobs([job], out=out, device=device, watch=show)
-            outcome.done.extend(one.done)
-            outcome.failed.extend(one.failed)
-            if one.done:
-                console.print(f"  {job.title}: {duration(time.monotonic() - started)}", soft_wrap=True)
+        outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch)
     records = _records_of([*jobs.finished, *outcome.done], out)
     if records:
         _print_tables(records)

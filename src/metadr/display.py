@@ -39,6 +39,10 @@ class Watch:
         """Announce a run before its first step, while its data are made or read."""
         self._bars.update(self._bar, description=title, total=None, completed=0, standing="loading")
 
+    def note(self, text: str) -> None:
+        """Leave a line above the display, or in the log where there is none."""
+        self._bars.console.print(f"  {text}", soft_wrap=True)
+
     def show(self, now: Standing) -> None:
         if not self._live:
             return

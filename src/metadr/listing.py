@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.table import Table as TextTable
 
@@ -23,6 +24,26 @@ def tables(kind: str) -> list[TextTable]:
     if kind not in KINDS:
         raise unknown("list", kind, [*KINDS, "all"])
     return KINDS[kind]()
+
+
+def transform_speeds(measured: dict[str, Any]) -> TextTable:
+    """What `metadr bench transforms` measured."""
+    rows = [
+        (
+            f"{row['height']}x{row['width']}",
+            row["per"],
+            f"{row['metadr_ms']:.2f}",
+            f"{row['pillow_ms']:.2f}",
+            f"{row['ratio']:.2f}",
+            " to ".join(f"{value:.2f}" for value in row["ratio_quartiles"]),
+            "yes" if row["same_pixels"] else "no",
+        )
+        for row in measured["rows"]
+    ]
+    made = f"{measured['cpu']}, {measured['threads']} threads, torch {measured['torch']}, Pillow {measured['pillow']}"
+    title = f"{measured['set']}, batch of {measured['batch']}, n = {measured['n']}; {made}"
+    columns = ("size", "T per", "metadr ms", "Pillow ms", "Pillow / metadr", "quartiles", "same pixels")
+    return _table(title, columns, rows)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:

@@ -96,7 +96,7 @@ class RunDirectory:
             yield
 
     def write(self, name: str, content: Any) -> None:
-        _write(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
+        write_file(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
     def read(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
@@ -107,7 +107,7 @@ class RunDirectory:
         tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
         data = save_tensors(tensors, metadata={"position": json.dumps(position)})
         count = 1 + max((_count(path) for path in self.checkpoints()), default=0)
-        _write(self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors", data)
+        write_file(self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors", data)
         for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
             old.unlink()
 
@@ -150,7 +150,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
     part = path.with_name(path.name + ".part")
     with _told(path):

@@ -1,10 +1,10 @@
 """Sweeps: recipes times seeds, less the runs that are finished."""
 
-import json
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from metadr.benchmarks import check_recipe
 from metadr.core import Recipe
@@ -53,30 +53,37 @@ def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Pl
     return Plan([job for job in jobs if job not in finished], finished)
 
 
+class Watcher(Protocol):
+    """Whoever follows a sweep."""
+
+    def begin(self, title: str) -> None: ...
+
+    def show(self, now: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
 def sweep(
-    jobs: Sequence[Job],
-    *,
-    out: str | Path = "runs",
-    device: str = "auto",
-    watch: Callable[[Job, Progress], None] | None = None,
+    jobs: Sequence[Job], *, out: str | Path = "runs", device: str = "auto", watcher: Watcher | None = None
 ) -> Outcome:
     """Run the jobs one after another. A failed run keeps its traceback in failed.json; the others go on."""
     outcome = Outcome([], [])
-    for job in jobs:
-        path = RunDirectory(out, job.recipe, job.seed).path
+    for number, job in enumerate(jobs, start=1):
+        directory = RunDirectory(out, job.recipe, job.seed)
+        if watcher:
+            watcher.begin(f"[{number}/{len(jobs)}] {job.title}")
+        started = time.monotonic()
         try:
-            run(job.recipe, job.seed, out=out, device=device, watch=_for(job, watch))
+            run(job.recipe, job.seed, out=out, device=device, watch=watcher and watcher.show)
         except Exception as error:
-            outcome.failed.append(
-                (job, f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
-            )
-            if path.exists():
-                (path / "failed.json").write_text(json.dumps({"traceback": traceback.format_exc()}, indent=1))
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            outcome.failed.append((job, reason))
+            if directory.path.exists():
+                directory.write("failed.json", {"reason": reason, "traceback": traceback.format_exc()})
         else:
             outcome.done.append(job)
-            (path / "failed.json").unlink(missing_ok=True)
+            (directory.path / "failed.json").unlink(missing_ok=True)
+        if watcher:
+            what = "failed" if outcome.failed and outcome.failed[-1][0] == job else "done"
+            watcher.note(f"{job.title}: {what} in {time.monotonic() - started:.0f} s")
     return outcome
-
-
-def _for(job: Job, watch: Callable[[Job, Progress], None] | None) -> Callable[[Progress], None] | None:
-    return None if watch is None else lambda progress: watch(job, progress)

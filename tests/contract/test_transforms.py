@@ -243,6 +243,7 @@ def test_cuda_equals_cpu_at_every_level(name, size):
 
 @pytest.mark.gpu
 @needs_cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("per", ["image", "batch"])
 def test_cuda_never_waits_for_the_host_and_can_be_captured(per):
     rng = torch.Generator("cuda").manual_seed(0)

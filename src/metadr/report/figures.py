@@ -12,7 +12,7 @@ OTHER_COLOURS = ("#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f
 MARKERS = "osD^vP*X<>"
 
 
-def sequence_figure(title: str, groups: list[Group]) -> Figure:
+def sequence_figure(groups: list[Group]) -> Figure:
     """The score on each domain along the sequence: one panel per domain, one line per method, a band of one spread."""
     order = groups[0].order
     moments = (UNTRAINED, *order)
@@ -51,6 +51,4 @@ def sequence_figure(title: str, groups: list[Group]) -> Figure:
     figure.supxlabel("after training on (grey: not yet met)", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 5), frameon=False)
-    count = sorted({len(each.records) for each in groups})
-    figure.suptitle(f"{title}   (n = {', '.join(map(str, count))})", fontsize=10, y=-0.02)
     return figure

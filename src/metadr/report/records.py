@@ -41,7 +41,7 @@ class Record(NamedTuple):
     @property
     def title(self) -> str:
         """The method as the paper's tables write it: 'Naive + DR', 'ER + Meta-DR', 'Oracle (all)'."""
-        names = sorted((part["part"] for part in self.identity["method"]), key=_place)
+        names = sorted((part["part"] for part in self.identity["method"]), key=place)
         titles = [PART_TITLES.get(name, name) for name in names]
         if self.identity["access"] != "current":
             titles = [ORACLES[self.identity["access"]], *titles]
@@ -50,7 +50,8 @@ class Record(NamedTuple):
         return " + ".join(titles)
 
 
-def _place(name: str) -> tuple[int, str]:
+def place(name: str) -> tuple[int, str]:
+    """Where a part stands in a method's title."""
     return (PART_ORDER.index(name) if name in PART_ORDER else len(PART_ORDER), name)
 
 

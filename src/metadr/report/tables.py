@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
-from metadr.report.records import Record
+from metadr.report.records import Record, place
 
 SUMMARY_COLUMNS = {"ACC": "acc", "kept": "kept", "BWT": "bwt", "FWT": "fwt", "forgetting": "forgetting"}
+SHORT_COLUMNS = ("ACC", "kept", "BWT")
 
 
 class Group(NamedTuple):
@@ -56,15 +58,15 @@ def cell(values: list[float], *, ddof: int = 1) -> str:
 
 def markdown(groups: list[Group]) -> str:
     """A Markdown table: the final score on each domain, then what the sequence comes to."""
-    head, *body = _cells(groups)
+    head, *body = _cells(groups, tuple(SUMMARY_COLUMNS))
     rule = ["---"] + ["---:"] * (len(head) - 1)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body)) + "\n"
 
 
 def text_table(title: str, groups: list[Group]) -> TextTable:
-    """The same for a terminal."""
-    head, *body = _cells(groups)
-    table = TextTable(title=title, title_justify="left")
+    """The same for a terminal, with fewer columns."""
+    table = TextTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    head, *body = _cells(groups, SHORT_COLUMNS)
     for index, name in enumerate(head):
         table.add_column(name, justify="right" if index else "left", no_wrap=True)
     for row in body:
@@ -85,14 +87,14 @@ def csv_table(records: Iterable[Record]) -> str:
     return text.getvalue()
 
 
-def _cells(groups: list[Group]) -> list[list[str]]:
+def _cells(groups: list[Group], summaries: tuple[str, ...]) -> list[list[str]]:
     order = groups[0].order
-    head = ["method", *(f"{name} ({i})" for i, name in enumerate(order, start=1)), *SUMMARY_COLUMNS, "n"]
+    head = ["method", *order, *summaries, "n"]
     body = [
         [
             each.title,
             *(cell(each.final(name)) for name in order),
-            *(cell(each.summary(name)) for name in SUMMARY_COLUMNS.values()),
+            *(cell(each.summary(SUMMARY_COLUMNS[name])) for name in summaries),
             str(len(each.records)),
         ]
         for each in groups
@@ -123,7 +125,10 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
     return {**plain, **parts, **training}
 
 
-def _rank(each: Group) -> tuple[bool, bool, int, str]:
-    """Plain methods, then those with a memory, then oracles: the order of the paper's tables."""
+def _rank(each: Group) -> tuple[bool, bool, list[tuple[int, str]], list[tuple[int, str]], str]:
+    """Plain methods, then those with a memory, then oracles; each followed by itself with DR and with Meta-DR."""
     identity = each.records[0].identity
-    return (identity["access"] != "current", identity["memory_per_domain"] > 0, len(identity["method"]), each.title)
+    places = sorted(place(part["part"]) for part in identity["method"])
+    base = [spot for spot in places if spot[1] not in ("dr", "meta-dr")]
+    looks = [spot for spot in places if spot not in base]
+    return (identity["access"] != "current", identity["memory_per_domain"] > 0, base, looks, each.title)

@@ -30,8 +30,8 @@ def write_report(records: list[Record], stem: str | Path) -> list[Path]:
         }
         for path, content in written.items():
             path.write_text(content)
-        for title, groups, path in figures:
-            sequence_figure(title, groups).savefig(path, dpi=130, bbox_inches="tight")
+        for _, groups, path in figures:
+            sequence_figure(groups).savefig(path, dpi=130)
     except OSError as error:
         raise UserError(f"Cannot write the report {stem}: {error.strerror}. Choose another place with -o.") from error
     return [*written, *(path for _, _, path in figures)]

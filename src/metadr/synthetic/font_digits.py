@@ -51,9 +51,9 @@ Floats = NDArray[np.float32]
 
 
 def rendered(label: int, random: Random) -> Pixels:
-    """A digit in coloured type on a plain or graded ground, sharp to slightly blurred, alone or with neighbours."""
+    """A digit in coloured type, mostly dark on light, on a plain or graded ground, alone or with neighbours."""
     dark, bright = _pair(_vivid, random, contrast=(110, 255))
-    ground, ink = (dark, bright) if random.random() < 0.5 else (bright, dark)
+    ground, ink = (dark, bright) if random.random() < 0.1 else (bright, dark)
     canvas = _gradient(ground, random, reach=25 if random.random() < 0.5 else 0)
     row = _row(label, random, PRINT_FONTS, neighbours=0.25, gap=(6, 16))
     warp = _warp(random, height=(18, 25), shift=1.5, degrees=12, shear=0.1, perspective=0)
