@@ -120,7 +120,7 @@ def bench_transforms(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
 ) -> None:
     """Time a batch of transformations against PIL, one image at a time."""
-    from metadr.bench_transforms import bench_transforms as measure
+    from metadr.bench.transforms import bench_transforms as measure
 
     measured = measure(set_name=transforms, batch=batch, repeats=repeats)
     console.print(listing.transform_speeds(measured))

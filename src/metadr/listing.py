@@ -40,7 +40,7 @@ def transform_speeds(measured: dict[str, Any]) -> TextTable:
         )
         for row in measured["rows"]
     ]
-    made = f"{measured['cpu']}, {measured['threads']} threads, torch {measured['torch']}, Pillow {measured['pillow']}"
+    made = "{processor}, {threads} threads, torch {torch}, Pillow {pillow}".format(**measured["environment"])
     title = f"{measured['set']}, batch of {measured['batch']}, n = {measured['n']}; {made}"
     columns = ("size", "T per", "metadr ms", "Pillow ms", "Pillow / metadr", "quartiles", "same pixels")
     return _table(title, columns, rows)

@@ -74,7 +74,7 @@ def sweep(
             watcher.begin(f"[{number}/{len(jobs)}] {job.title}")
         started = time.monotonic()
         try:
-            run(job.recipe, job.seed, out=out, device=device, watch=watcher and watcher.show)
+            run(job.recipe, job.seed, out=out, device=device, watch=watcher.show if watcher else None)
         except Exception as error:
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             outcome.failed.append((job, reason))

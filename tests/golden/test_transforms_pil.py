@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from metadr import transforms
-from metadr.bench_transforms import PILLOW, apply_with_pillow, bench_transforms
+from metadr.bench.transforms import PILLOW, apply_with_pillow, bench_transforms
 from metadr.transforms import TRANSFORMS, Choice, draw, get_set
 
 DETERMINISTIC = sorted(name for name, transform in TRANSFORMS.items() if not transform.stochastic)

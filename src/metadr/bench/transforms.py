@@ -1,19 +1,16 @@
 """Time the transformations of a batch against Pillow, one image at a time, with the same draws and the same pixels."""
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import PIL
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
+from metadr.provenance import environment
 from metadr.transforms import Drawn, Per, TransformSet, draw, get_set, get_transform
 
 PillowCall = Callable[[Image.Image, float], Image.Image]
@@ -79,7 +76,7 @@ def bench_transforms(
     source = get_set(set_name)
     shapes = [(size, size) if isinstance(size, int) else size for size in sizes]
     rows = [_measure(source, shape, batch, repeats, per) for shape in shapes for per in get_args(Per)]
-    return {"set": set_name, "batch": batch, "n": repeats, **_machine(), "rows": rows}
+    return {"set": set_name, "batch": batch, "n": repeats, "environment": environment(), "rows": rows}
 
 
 def _measure(source: TransformSet, shape: tuple[int, int], batch: int, repeats: int, per: Per) -> dict[str, Any]:
@@ -126,16 +123,3 @@ def _milliseconds(call: Callable[[], object]) -> float:
 def _quartiles(values: list[float]) -> list[float]:
     low, high = np.quantile(values, [0.25, 0.75]).tolist()
     return [low, high]
-
-
-def _machine() -> dict[str, str | int]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "pillow": PIL.__version__,
-    }
