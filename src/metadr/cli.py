@@ -4,11 +4,12 @@ import json
 import logging
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from metadr import listing
 from metadr.benchmarks import make_recipe
@@ -21,7 +22,23 @@ from metadr.store import RunDirectory, write_file
 from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
 
+
+class Stopped(Exception):
+    """Ctrl-C, under a name that typer does not act on."""
+
+
+class Commands(TyperGroup):
+    """Let Ctrl-C through to `main`; typer alone would exit without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Stopped from None
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Continual domain adaptation for vision: learn new domains without forgetting the old ones.",
     no_args_is_help=True,
     add_completion=False,
@@ -138,7 +155,7 @@ def main() -> None:
     except UserError as error:
         errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except Stopped:
         errors.print("Stopped. The same command goes on from the last checkpoint.", soft_wrap=True)
         raise SystemExit(130) from None
 

@@ -17,9 +17,8 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self._live = console.is_terminal
         self._bars = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[standing]}"),
+            BarColumn(bar_width=12),
+            TextColumn("[bold]{task.description}[/]\n{task.fields[standing]}"),  # lines that fit 80 columns
             console=console,
             transient=True,
             disable=not self._live,
@@ -51,8 +50,8 @@ class Watch:
             self._bar,
             total=now.num_stages * now.num_steps,
             completed=now.stage * now.num_steps + now.step,
-            standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  {terms}  "
-            f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left",
+            standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  "
+            f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left\n{terms}",
         )
 
 

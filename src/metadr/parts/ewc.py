@@ -24,7 +24,7 @@ class EWC(Part):
 
     name: ClassVar[str] = "ewc"
 
-    strength: float = setting(100.0, "weight of the pull", low=0)
+    strength: float = setting(1.0, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain or the last one only")
     fisher_labels: Literal["true", "sampled"] = setting("true", "labels of the data, or drawn from the model")
     fisher_images: int | None = setting(None, "images that the Fisher is averaged over; none means all", low=1)

@@ -22,7 +22,7 @@ class L2(Part):
 
     name: ClassVar[str] = "l2"
 
-    strength: float = setting(0.1, "weight of the pull", low=0)
+    strength: float = setting(0.01, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain's parameters or the last one's")
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
