@@ -286,6 +286,7 @@ class Recipe:
     order: tuple[str, ...]
     method: tuple[Part, ...] = ()
     memory_per_domain: int = setting(0, "images kept of every past domain (M), for ER and GEM", low=0)
+    memory_choice: Literal["random", "first"] = setting("random", "keep M random images of a domain, or its first M")
     access: Access = setting("current", "training data: of the current domain, of those so_far, or of all (oracles)")
     overrides: tuple[tuple[str, Any], ...] = ()
 

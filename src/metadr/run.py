@@ -1,6 +1,7 @@
 """One run: a model meets the domains of a recipe one after another and is tested on all of them in between."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -67,9 +68,12 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"Device '{name}' was asked for, but this machine has no usable GPU. Use --device cpu.")
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        gpus = torch.cuda.device_count() or "no"
+        raise UserError(f"Device '{name}' was asked for, but this machine has {gpus} usable GPU. Use --device auto.")
     return device
 
 
@@ -110,8 +114,9 @@ def advance(
     check_recipe(recipe)
     directory = RunDirectory(out, recipe, seed)
     if not directory.finished:
+        chosen = pick_device(device)
         with directory.claimed():
-            yield from _Sequence(recipe, seed, directory, pick_device(device), checkpoint_seconds).play()
+            yield from _Sequence(recipe, seed, directory, chosen, checkpoint_seconds).play()
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 
@@ -174,12 +179,18 @@ class _Sequence:
         """Read the losses of a chunk, the only time the host waits for the device; stop where one is not finite."""
         losses = torch.stack([terms.loss for terms in taken]).tolist()
         for offset, loss in enumerate(losses, start=1):
-            if loss != loss or abs(loss) == float("inf"):
-                raise UserError(
-                    f"The loss is {loss} at step {self.step + offset} of domain '{self.domains[self.stage].name}' in "
-                    f"{self.directory.path}. The last good checkpoint is kept. Lower lr, inner_lr or a strength."
-                )
+            if not math.isfinite(loss):
+                raise self._lost(f"The loss is {loss} at", offset)
+        # The last step's own update shows in no loss before the next chunk, and that may never come.
+        if not torch.stack([value.isfinite().all() for value in self.learner.network.params.values()]).all():
+            raise self._lost("The weights are no longer finite after", len(taken))
         return {"loss": losses[-1], **{name: float(term) for name, term in taken[-1].by_name.items()}}
+
+    def _lost(self, what: str, offset: int) -> UserError:
+        return UserError(
+            f"{what} step {self.step + offset} of domain '{self.domains[self.stage].name}' in {self.directory.path}. "
+            "The last good checkpoint is kept. Lower lr, inner_lr or a strength."
+        )
 
     def _resume_or_start(self) -> None:
         checkpoint = self.directory.load()

@@ -34,6 +34,7 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
         "order": list(recipe.order),
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,
+        "memory_choice": recipe.memory_choice,
         "access": recipe.access,
         "training": dataclasses.asdict(training_of(recipe)),
         "seed": seed,
@@ -99,7 +100,12 @@ class RunDirectory:
         write_file(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
 
     def read(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text())
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"Cannot read {self.path / name} ({error}). Restore it, or remove its folder to run this afresh."
+            ) from None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then drop those that are older than the one before it."""
@@ -113,10 +119,11 @@ class RunDirectory:
 
     def load(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or none."""
-        for path in self.checkpoints():
+        paths = self.checkpoints()
+        for path in paths:
             data = path.read_bytes()
             if _digest(data) != path.stem.split("-")[-1]:
-                log.warning("%s is damaged (its hash differs); going on from the one before it.", path)
+                log.warning("%s is damaged (its hash differs): trying the one before it.", path)
                 continue
             length = int.from_bytes(data[:8], "little")
             position = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["position"])
@@ -126,6 +133,8 @@ class RunDirectory:
                     "Move it back to its own run, or remove it to start this one afresh."
                 )
             return Checkpoint(position, load_tensors(data))
+        if paths:
+            log.warning("No checkpoint in %s is whole: starting afresh.", self.path)
         return None
 
     def checkpoints(self) -> list[Path]:
@@ -178,7 +187,7 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"Cannot write {path}: {error.strerror}. Nothing written before is lost: make room or choose another "
-            "--out, then run the same command again."
+            "place (--out or -o), then run the same command again."
         ) from error
 
 

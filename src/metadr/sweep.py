@@ -3,13 +3,14 @@
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from metadr.benchmarks import check_recipe
 from metadr.core import Recipe
 from metadr.errors import UserError
-from metadr.run import Progress, run
+from metadr.run import Progress, pick_device, run
 from metadr.store import RunDirectory
 
 
@@ -67,6 +68,7 @@ def sweep(
     jobs: Sequence[Job], *, out: str | Path = "runs", device: str = "auto", watcher: Watcher | None = None
 ) -> Outcome:
     """Run the jobs one after another. A failed run keeps its traceback in failed.json; the others go on."""
+    pick_device(device)  # a wrong one is refused once, not once a run
     outcome = Outcome([], [])
     for number, job in enumerate(jobs, start=1):
         directory = RunDirectory(out, job.recipe, job.seed)
@@ -78,7 +80,7 @@ def sweep(
         except Exception as error:
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             outcome.failed.append((job, reason))
-            if directory.path.exists():
+            with suppress(UserError), directory.claimed():  # unless another process has it, or the disk is full
                 directory.write("failed.json", {"reason": reason, "traceback": traceback.format_exc()})
         else:
             outcome.done.append(job)

@@ -13,7 +13,7 @@ BENCHMARKS: dict[str, Benchmark] = {EMBEDDED.name: EMBEDDED}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 ORACLES = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # named like methods, but they only see more data
-RECIPE_FIELDS = ("memory_per_domain", "access", "order")
+RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order")
 
 
 def register(benchmark: Benchmark) -> Benchmark:

@@ -90,10 +90,11 @@ class Learner:
         for part in self.recipe.method:
             self.part_state[part.name] = part.end_domain(domain, self._context(part))
         if self.recipe.memory_per_domain:
-            train, rng = domain.train, self.streams["memory"]
-            rows = torch.randperm(train.num_images, generator=rng, device=self.device)
+            rows = torch.randperm(domain.train.num_images, generator=self.streams["memory"], device=self.device)
+            if self.recipe.memory_choice == "first":
+                rows = torch.arange(domain.train.num_images, device=self.device)
             rows = rows[: self.recipe.memory_per_domain]
-            self.memory.add(Batch(train.x[rows], train.y[rows]))
+            self.memory.add(Batch(domain.train.x[rows], domain.train.y[rows]))
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""

@@ -58,20 +58,36 @@ def place(name: str) -> tuple[int, str]:
 def read_records(source: str | Path) -> list[Record]:
     """The finished runs at or below a folder, or in a file that `metadr report` wrote."""
     path = Path(source)
-    if path.is_file():
-        try:
-            return [Record(**record) for record in json.loads(path.read_text())]
-        except (ValueError, TypeError) as error:
-            raise UserError(
-                f"{path} is not a file of records ({error}). Give a folder of runs or such a file."
-            ) from None
-    records = []
-    for folder in finished_runs(path):
-        content = {name: json.loads((folder / f"{name}.json").read_text()) for name in _FILES}
-        records.append(Record(content["recipe"], content["environment"], content["done"]["seconds"], content["rows"]))
+    records = _read_file(path) if path.is_file() else [_read_folder(folder) for folder in finished_runs(path)]
     if not records:
         raise UserError(f"No finished runs in {path}. Start some with 'metadr run' or 'metadr sweep'.")
     return records
 
 
-_FILES = ("recipe", "environment", "done", "rows")
+def _read_file(path: Path) -> list[Record]:
+    try:
+        return [_whole(Record(**record)) for record in json.loads(path.read_text())]
+    except _UNREADABLE as error:
+        raise UserError(
+            f"{path} is not a file of records ({error!r}). Give a folder of runs, or a .json file that a report wrote."
+        ) from None
+
+
+def _read_folder(folder: Path) -> Record:
+    try:
+        recipe, environment, done, rows = (json.loads((folder / name).read_text()) for name in _FILES)
+        return _whole(Record(recipe, environment, done["seconds"], rows))
+    except _UNREADABLE as error:
+        raise UserError(
+            f"Run {folder} is marked as done, but cannot be read ({error!r}). Restore or remove it, and run it again."
+        ) from None
+
+
+def _whole(record: Record) -> Record:
+    """Touch what tables are made from, so that a record that lacks some of it is refused here."""
+    _ = record.title, record.seed, record.scores
+    return record
+
+
+_FILES = ("recipe.json", "environment.json", "done.json", "rows.json")
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError)

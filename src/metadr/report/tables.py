@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import statistics
 from collections.abc import Iterable
@@ -36,12 +37,13 @@ class Group(NamedTuple):
 
 def group(records: Iterable[Record]) -> dict[str, list[Group]]:
     """Groups by sequence of domains; each group is one recipe. Groups that share a title also say how they differ."""
-    by_recipe: dict[str, list[Record]] = {}
+    by_recipe: dict[str, dict[int, Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
         recipe = {name: value for name, value in record.identity.items() if name != "seed"}
-        by_recipe.setdefault(json.dumps(recipe, sort_keys=True), []).append(record)
+        seeds = by_recipe.setdefault(json.dumps(recipe, sort_keys=True), {})
+        seeds.setdefault(record.seed, record)  # a copy of a run is no second measurement
     sequences: dict[str, list[Group]] = {}
-    for runs in by_recipe.values():
+    for runs in (list(seeds.values()) for seeds in by_recipe.values()):
         sequence = f"{runs[0].identity['benchmark']}: {' → '.join(runs[0].order)}"
         sequences.setdefault(sequence, []).append(Group(runs[0].title, runs))
     return {sequence: sorted(_told_apart(groups), key=_rank) for sequence, groups in sorted(sequences.items())}
@@ -79,11 +81,11 @@ def csv_table(records: Iterable[Record]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["benchmark", "order", "method", "seed", "after", "on", "metric", "value", "images"])
-    for record in records:
-        identity = record.identity
-        for row in record.rows:
-            run = [identity["benchmark"], ">".join(record.order), record.title, record.seed]
-            writer.writerow([*run, row["after"], row["on"], row["metric"], f"{row['value']:.4f}", row["images"]])
+    for each in itertools.chain(*group(records).values()):
+        for record in each.records:
+            run = [record.identity["benchmark"], ">".join(record.order), each.title, record.seed]
+            for row in record.rows:
+                writer.writerow([*run, row["after"], row["on"], row["metric"], f"{row['value']:.4f}", row["images"]])
     return text.getvalue()
 
 
@@ -113,6 +115,9 @@ def _told_apart(groups: list[Group]) -> list[Group]:
             for name in {name for twin in twins for name in twin}
             if name != "seed" and len({str(twin.get(name)) for twin in twins}) > 1
         )
+        # The text of a whole set only where nothing shorter tells: after a change of its transformations.
+        shorter = {name.rpartition("/")[0] for name in differing if name.endswith(("/transforms", "/compositions"))}
+        differing = [name for name in differing if name not in {f"{part}/set" for part in shorter}]
         settings = ", ".join(f"{name.rpartition('/')[2]} {own.get(name)}" for name in differing)
         told.append(each._replace(title=f"{each.title} ({settings})" if settings else each.title))
     return told

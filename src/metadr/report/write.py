@@ -1,12 +1,14 @@
 """Write a report's files: Markdown, CSV, figures, and the records they were made from."""
 
+import io
 import json
 from pathlib import Path
 
 from metadr.errors import UserError
 from metadr.report.figures import sequence_figure
 from metadr.report.records import Record
-from metadr.report.tables import csv_table, group, markdown
+from metadr.report.tables import Group, csv_table, group, markdown
+from metadr.store import write_file
 
 
 def write_report(records: list[Record], stem: str | Path) -> list[Path]:
@@ -21,20 +23,25 @@ def write_report(records: list[Record], stem: str | Path) -> list[Path]:
         f"## {title}\n\n{markdown(groups)}\n![score along the sequence]({path.name})\n"
         for title, groups, path in figures
     )
+    written = {
+        stem.with_name(stem.name + ".md"): (text + "\n" + _footer(records)).encode(),
+        stem.with_name(stem.name + ".csv"): csv_table(records).encode(),
+        stem.with_name(stem.name + ".json"): _one_per_line(records).encode(),
+        **{path: _png(groups) for _, groups, path in figures},
+    }
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        written = {
-            stem.with_name(stem.name + ".md"): text + "\n" + _footer(records),
-            stem.with_name(stem.name + ".csv"): csv_table(records),
-            stem.with_name(stem.name + ".json"): _one_per_line(records),
-        }
-        for path, content in written.items():
-            path.write_text(content)
-        for _, groups, path in figures:
-            sequence_figure(groups).savefig(path, dpi=130)
     except OSError as error:
         raise UserError(f"Cannot write the report {stem}: {error.strerror}. Choose another place with -o.") from error
-    return [*written, *(path for _, _, path in figures)]
+    for path, content in written.items():
+        write_file(path, content)
+    return list(written)
+
+
+def _png(groups: list[Group]) -> bytes:
+    image = io.BytesIO()
+    sequence_figure(groups).savefig(image, format="png", dpi=130)
+    return image.getvalue()
 
 
 def _one_per_line(records: list[Record]) -> str:
