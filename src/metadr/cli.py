@@ -107,12 +107,13 @@ def demo(seeds: Seeds = None, out: Out = Path("runs/demo"), device: Device = "cp
 def report(
     source: Annotated[Path, typer.Argument(help="a folder of runs, or a .json file that a report wrote")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="path of the files, without suffix")] = None,
+    ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
 ) -> None:
     """Print the table of finished runs and write it as Markdown and CSV, with the figure and the records."""
     records = read_records(source)
-    _print_tables(records)
+    _print_tables(records, ddof=ddof)
     stem = output or (source.with_suffix("") if source.is_file() else source / "report")
-    _print_written(write_report(records, stem))
+    _print_written(write_report(records, stem, ddof=ddof))
 
 
 @app.command()
@@ -196,9 +197,9 @@ def _records_of(jobs: list[Job], out: Path) -> list[Record]:
     return [record for path in paths for record in read_records(path)]
 
 
-def _print_tables(records: list[Record]) -> None:
+def _print_tables(records: list[Record], *, ddof: int = 1) -> None:
     for title, groups in group(records).items():
-        console.print(text_table(title, groups))
+        console.print(text_table(title, groups, ddof=ddof))
 
 
 def _print_written(paths: list[Path]) -> None:

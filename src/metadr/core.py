@@ -256,7 +256,9 @@ class Training:
 
     def __post_init__(self) -> None:
         check(self)
-        statistics_passes(self.batch_norm)
+        passes = statistics_passes(self.batch_norm)
+        canonical = "all" if passes == STATISTICS_ORDER else "+".join(passes) or "none"
+        object.__setattr__(self, "batch_norm", canonical)  # one policy, one spelling, one key
 
 
 STATISTICS_ORDER: tuple[Role, ...] = ("inner", "clean", "recall", "adapt")

@@ -4,7 +4,7 @@ import statistics
 
 from matplotlib.figure import Figure
 
-from metadr.report.tables import Group
+from metadr.report.tables import Group, spread
 from metadr.run import UNTRAINED
 
 PAPER_COLOURS = {"Naive": "#e377c2", "Naive + DR": "#1f77b4", "Meta-DR": "#d62728"}  # pink, blue, red, as Figure 3
@@ -12,7 +12,7 @@ OTHER_COLOURS = ("#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f
 MARKERS = "osD^vP*X<>"
 
 
-def sequence_figure(groups: list[Group]) -> Figure:
+def sequence_figure(groups: list[Group], *, ddof: int = 1) -> Figure:
     """The score on each domain along the sequence: one panel per domain, one line per method, a band of one spread."""
     order = groups[0].order
     moments = (UNTRAINED, *order)
@@ -32,11 +32,11 @@ def sequence_figure(groups: list[Group]) -> Figure:
             colour, marker = looks[each.title]
             panel.plot(range(len(moments)), means, color=colour, marker=marker, markersize=4.5, label=each.title)
             if len(each.records) > 1:
-                spreads = [statistics.stdev(value) for value in values]
+                spreads = [spread(value, ddof=ddof) for value in values]
                 panel.fill_between(
                     range(len(moments)),
-                    [mean - spread for mean, spread in zip(means, spreads, strict=True)],
-                    [mean + spread for mean, spread in zip(means, spreads, strict=True)],
+                    [mean - half for mean, half in zip(means, spreads, strict=True)],
+                    [mean + half for mean, half in zip(means, spreads, strict=True)],
                     color=colour,
                     alpha=0.15,
                     linewidth=0,

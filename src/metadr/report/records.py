@@ -49,6 +49,15 @@ class Record(NamedTuple):
             titles = ["Naive", *titles]
         return " + ".join(titles)
 
+    @property
+    def made_with(self) -> str:
+        """Hardware and versions, in words."""
+        made = self.environment
+        where = made["gpu"] or f"{made['processor']} ({made['threads']} threads)"
+        return f"{where}, torch {made['torch']}, metadr {made['metadr']} at {made['commit'] or 'no commit'}" + (
+            " with changes" if made["dirty"] else ""
+        )
+
 
 def place(name: str) -> tuple[int, str]:
     """Where a part stands in a method's title."""
@@ -85,7 +94,7 @@ def _read_folder(folder: Path) -> Record:
 
 def _whole(record: Record) -> Record:
     """Touch what tables are made from, so that a record that lacks some of it is refused here."""
-    _ = record.title, record.seed, record.scores
+    _ = record.title, record.seed, record.scores, record.made_with
     return record
 
 

@@ -52,23 +52,25 @@ def group(records: Iterable[Record]) -> dict[str, list[Group]]:
 def cell(values: list[float], *, ddof: int = 1) -> str:
     """Mean ± standard deviation; a single run has no spread to show."""
     mean = f"{statistics.fmean(values):.1f}"
-    if len(values) <= ddof:
-        return mean
-    spread = statistics.stdev(values) if ddof else statistics.pstdev(values)
-    return f"{mean} ± {spread:.1f}"
+    return mean if len(values) < 2 else f"{mean} ± {spread(values, ddof=ddof):.1f}"
 
 
-def markdown(groups: list[Group]) -> str:
+def spread(values: list[float], *, ddof: int) -> float:
+    """The standard deviation over runs, dividing by n - ddof."""
+    return statistics.stdev(values) if ddof else statistics.pstdev(values)
+
+
+def markdown(groups: list[Group], *, ddof: int = 1) -> str:
     """A Markdown table: the final score on each domain, then what the sequence comes to."""
-    head, *body = _cells(groups, tuple(SUMMARY_COLUMNS))
+    head, *body = _cells(groups, tuple(SUMMARY_COLUMNS), ddof)
     rule = ["---"] + ["---:"] * (len(head) - 1)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body)) + "\n"
 
 
-def text_table(title: str, groups: list[Group]) -> TextTable:
+def text_table(title: str, groups: list[Group], *, ddof: int = 1) -> TextTable:
     """The same for a terminal, with fewer columns."""
     table = TextTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    head, *body = _cells(groups, SHORT_COLUMNS)
+    head, *body = _cells(groups, SHORT_COLUMNS, ddof)
     for index, name in enumerate(head):
         table.add_column(name, justify="right" if index else "left", no_wrap=True)
     for row in body:
@@ -89,14 +91,14 @@ def csv_table(records: Iterable[Record]) -> str:
     return text.getvalue()
 
 
-def _cells(groups: list[Group], summaries: tuple[str, ...]) -> list[list[str]]:
+def _cells(groups: list[Group], summaries: tuple[str, ...], ddof: int) -> list[list[str]]:
     order = groups[0].order
     head = ["method", *order, *summaries, "n"]
     body = [
         [
             each.title,
-            *(cell(each.final(name)) for name in order),
-            *(cell(each.summary(SUMMARY_COLUMNS[name])) for name in summaries),
+            *(cell(each.final(name), ddof=ddof) for name in order),
+            *(cell(each.summary(SUMMARY_COLUMNS[name]), ddof=ddof) for name in summaries),
             str(len(each.records)),
         ]
         for each in groups

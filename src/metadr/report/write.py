@@ -11,7 +11,7 @@ from metadr.report.tables import Group, csv_table, group, markdown
 from metadr.store import write_file
 
 
-def write_report(records: list[Record], stem: str | Path) -> list[Path]:
+def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> list[Path]:
     """Write STEM.md, STEM.csv, STEM.json and a figure per sequence of domains; returns what was written."""
     stem = Path(stem)
     sequences = group(records)
@@ -20,14 +20,14 @@ def write_report(records: list[Record], stem: str | Path) -> list[Path]:
         for i, (title, groups) in enumerate(sequences.items())
     ]
     text = "\n".join(
-        f"## {title}\n\n{markdown(groups)}\n![score along the sequence]({path.name})\n"
+        f"## {title}\n\n{markdown(groups, ddof=ddof)}\n![score along the sequence]({path.name})\n"
         for title, groups, path in figures
     )
     written = {
         stem.with_name(stem.name + ".md"): (text + "\n" + _footer(records)).encode(),
         stem.with_name(stem.name + ".csv"): csv_table(records).encode(),
         stem.with_name(stem.name + ".json"): _one_per_line(records).encode(),
-        **{path: _png(groups) for _, groups, path in figures},
+        **{path: _png(groups, ddof) for _, groups, path in figures},
     }
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -38,9 +38,9 @@ def write_report(records: list[Record], stem: str | Path) -> list[Path]:
     return list(written)
 
 
-def _png(groups: list[Group]) -> bytes:
+def _png(groups: list[Group], ddof: int) -> bytes:
     image = io.BytesIO()
-    sequence_figure(groups).savefig(image, format="png", dpi=130)
+    sequence_figure(groups, ddof=ddof).savefig(image, format="png", dpi=130)
     return image.getvalue()
 
 
@@ -51,7 +51,7 @@ def _one_per_line(records: list[Record]) -> str:
 
 def _footer(records: list[Record]) -> str:
     """How to read the table, and what it was made with."""
-    made = sorted({_made_with(record) for record in records})
+    made = sorted({record.made_with for record in records})
     minutes = sum(record.seconds for record in records) / 60
     return (
         "Score on each domain's test images at the end of the sequence, in percent, mean ± standard deviation over n "
@@ -59,12 +59,4 @@ def _footer(records: list[Record]) -> str:
         "training on each; FWT: score before training on a domain, over an untrained model's; forgetting: best so far "
         "less final.\n\n"
         f"{len(records)} runs, {minutes:.1f} minutes in all, on {'; '.join(made)}.\n"
-    )
-
-
-def _made_with(record: Record) -> str:
-    made = record.environment
-    where = made["gpu"] or f"{made['processor']} ({made['threads']} threads)"
-    return f"{where}, torch {made['torch']}, metadr {made['metadr']} at {made['commit'] or 'no commit'}" + (
-        " with changes" if made["dirty"] else ""
     )
