@@ -330,7 +330,12 @@ class Benchmark:
     domains: tuple[str, ...]
     protocols: Mapping[str, tuple[str, ...]]  # name of a protocol -> order of domains; the first is the default
     load: Callable[[str], Domain]
-    fingerprint: str  # of the data or of what renders them, and its revision: part of every run's key
+    # Of the data of an order, or of what renders them and its revision: part of every run's key.
+    fingerprint: str | Callable[[tuple[str, ...]], str]
     training: Training = Training()
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name of a part -> its settings here
     tiny: Mapping[str, Any] = field(default_factory=dict)  # overrides that make a run take seconds
+
+    def fingerprint_of(self, order: tuple[str, ...]) -> str:
+        """The fingerprint of the domains that a recipe uses; the others need not be there."""
+        return self.fingerprint if isinstance(self.fingerprint, str) else self.fingerprint(order)

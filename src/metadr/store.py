@@ -30,7 +30,7 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
-        "data": get_benchmark(recipe.benchmark).fingerprint,
+        "data": get_benchmark(recipe.benchmark).fingerprint_of(recipe.order),
         "order": list(recipe.order),
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,
