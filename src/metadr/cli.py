@@ -15,10 +15,11 @@ from metadr import listing
 from metadr.benchmarks import make_recipe
 from metadr.display import Watch, duration
 from metadr.errors import UserError
+from metadr.files import write_file
 from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
 from metadr.run import run as run_recipe
-from metadr.store import RunDirectory, write_file
+from metadr.store import RunDirectory
 from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from metadr.benchmarks import get_benchmark, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
+from metadr.files import told, write_file
 
 log = logging.getLogger("metadr")
 
@@ -75,7 +76,7 @@ class RunDirectory:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the run for this process; the system lets go of it when the process dies, however it dies."""
-        with _told(self.path):
+        with told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a+")
         with handle:
@@ -87,7 +88,7 @@ class RunDirectory:
                 raise UserError(
                     f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
                 ) from None
-            with _told(self.path):
+            with told(self.path):
                 handle.truncate(0)
                 handle.write(str(os.getpid()))
                 handle.flush()
@@ -157,38 +158,6 @@ def _count(path: Path) -> int:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
-    part = path.with_name(path.name + ".part")
-    with _told(path):
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turn what a file system refuses into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {path}: {error.strerror}. Nothing written before is lost: make room or choose another "
-            "place (--out or -o), then run the same command again."
-        ) from error
 
 
 def finished_runs(folder: str | Path) -> list[Path]:

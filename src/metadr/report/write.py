@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from metadr.errors import UserError
+from metadr.files import write_file
 from metadr.report.figures import sequence_figure
 from metadr.report.records import Record
 from metadr.report.tables import Group, csv_table, group, markdown
-from metadr.store import write_file
 
 
 def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> list[Path]:

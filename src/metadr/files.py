@@ -1,0 +1,40 @@
+"""Files that are written whole or not at all, and what a file system refuses told in one sentence."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from metadr.errors import UserError
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
+    part = path.with_name(path.name + ".part")
+    with told(path):
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Turn what a file system refuses into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. Nothing written before is lost: make room or choose "
+            "another place (--out, -o, or METADR_DATA for data), then run the same command again."
+        ) from error
