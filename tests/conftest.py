@@ -1,0 +1,51 @@
+"""Fixtures for all tests. The toys themselves are in toys.py, loaded by path: importlib mode has no sibling imports."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+_spec = importlib.util.spec_from_file_location("toys", Path(__file__).with_name("toys.py"))
+_toys = importlib.util.module_from_spec(_spec)
+sys.modules["toys"] = _toys  # dataclasses look their module up there
+_spec.loader.exec_module(_toys)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    """The global stream begins anew with every test, so that none depends on those before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def toys():
+    """The module toys.py: the toys and the helpers that look into a learner."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # the toys are far too small to share out
+    yield _toys
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=list(_toys.TOYS))
+def toy(request, toys):
+    """Each toy in turn: classification, then segmentation."""
+    return toys.TOYS[request.param]
+
+
+@pytest.fixture
+def classification(toys):
+    return toys.CLASSIFICATION
+
+
+@pytest.fixture
+def segmentation(toys):
+    return toys.SEGMENTATION
+
+
+@pytest.fixture
+def registered_toys(toys):
+    """The toys as registered benchmarks, for the length of a test."""
+    with toys.registered():
+        yield toys.TOYS

@@ -1,0 +1,293 @@
+"""Run directories: what a key depends on, what a write leaves behind, which checkpoints stay."""
+
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+import metadr
+from metadr import store
+from metadr.benchmarks import BENCHMARKS
+from metadr.core import Benchmark, Recipe, Task, Training
+from metadr.parts import PARTS
+from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of, write_file
+from metadr.transforms import TRANSFORMS
+
+
+def unread(name: str) -> typing.NoReturn:
+    raise AssertionError("a key needs no data")
+
+
+def benchmark(**changes: Any) -> Benchmark:
+    settings: dict[str, Any] = {
+        "name": "toy",
+        "about": "no data",
+        "task": Task(num_classes=3),
+        "domains": ("a", "b"),
+        "protocols": {"ab": ("a", "b")},
+        "load": unread,
+        "fingerprint": "toy 1",
+        "training": Training(model="tiny_resnet", steps=4),
+    }
+    return Benchmark(**{**settings, **changes})
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BENCHMARKS, "toy", benchmark())
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory(tmp_path, metadr.recipe("toy"), 0)
+    made.path.mkdir(parents=True)
+    return made
+
+
+def other(owner: type, name: str, value: Any) -> Any:
+    """A value that the field allows, and that is not the one it has."""
+    special = {"transforms": "psi1", "model": "small_resnet", "batch_norm": "all"}
+    if name in special:
+        return special[name]
+    if value is None:
+        return 7
+    hint = typing.get_type_hints(owner)[name]
+    if typing.get_origin(hint) is Literal:
+        return next(option for option in typing.get_args(hint) if option != value)
+    return (not value) if isinstance(value, bool) else value + 1
+
+
+PART_FIELDS = [f"{name}.{field.name}" for name, part in PARTS.items() for field in dataclasses.fields(part)]
+TRAINING_FIELDS = [field.name for field in dataclasses.fields(Training)]
+
+
+def with_part(name: str, **fields: Any) -> Recipe:
+    memory = {"memory_per_domain": 5} if PARTS[name].uses_memory else {}
+    return metadr.recipe("toy", name, **memory, **fields)
+
+
+@pytest.mark.parametrize("name", PART_FIELDS)
+def test_the_key_depends_on_every_field_of_every_part(name: str) -> None:
+    part, _, field = name.partition(".")
+    before = with_part(part)
+    after = with_part(part, **{field: other(PARTS[part], field, getattr(before.method[0], field))})
+    assert before != after
+    assert key_of(before, 0) != key_of(after, 0)
+
+
+@pytest.mark.parametrize("field", TRAINING_FIELDS)
+def test_the_key_depends_on_every_field_of_training(field: str) -> None:
+    value = other(Training, field, getattr(BENCHMARKS["toy"].training, field))
+    assert key_of(metadr.recipe("toy"), 0) != key_of(metadr.recipe("toy", **{field: value}), 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"order": ("b", "a")}, {"order": ("a",)}, {"memory_per_domain": 6}, {"memory_choice": "first"}, {"access": "all"}],
+    ids=str,
+)
+def test_the_key_depends_on_the_recipe(changes: dict[str, Any]) -> None:
+    before = with_part("er")
+    assert key_of(before, 0) != key_of(dataclasses.replace(before, **changes), 0)
+
+
+def test_every_field_of_a_recipe_is_in_its_identity() -> None:
+    """A field that is added to Recipe and forgotten here would let different runs share a folder."""
+    stated = set(identity(metadr.recipe("toy"), 0)) - {"format", "data", "seed", "training"}
+    assert stated == {field.name for field in dataclasses.fields(Recipe)} - {"overrides"}
+
+
+def test_the_key_depends_on_the_seed() -> None:
+    assert len({key_of(metadr.recipe("toy"), seed) for seed in range(20)}) == 20
+
+
+def test_the_key_depends_on_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {key_of(metadr.recipe("toy", "dr+ewc"), 0)}
+    monkeypatch.setattr(metadr.EWC, "revision", metadr.EWC.revision + 1)
+    keys.add(key_of(metadr.recipe("toy", "dr+ewc"), 0))
+    newer = dataclasses.replace(TRANSFORMS["rotate"], revision=TRANSFORMS["rotate"].revision + 1)
+    monkeypatch.setitem(TRANSFORMS, "rotate", newer)
+    keys.add(key_of(metadr.recipe("toy", "dr+ewc"), 0))
+    monkeypatch.setattr(store, "FORMAT", store.FORMAT + 1)
+    keys.add(key_of(metadr.recipe("toy", "dr+ewc"), 0))
+    assert len(keys) == 4
+
+
+def test_the_key_depends_on_the_data_and_on_the_benchmark_s_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {key_of(metadr.recipe("toy", "dr"), 0)}
+    for changes in (
+        {"fingerprint": "toy 2"},
+        {"training": Training(model="tiny_resnet", steps=5)},
+        {"part_defaults": {"dr": {"transforms": "psi1"}}},
+    ):
+        monkeypatch.setitem(BENCHMARKS, "toy", benchmark(**changes))
+        keys.add(key_of(metadr.recipe("toy", "dr"), 0))
+    assert len(keys) == 4
+
+
+def test_the_key_does_not_depend_on_how_a_recipe_is_written() -> None:
+    key = key_of(metadr.recipe("toy", "er+dr+ewc", memory_per_domain=5, lr=1.0), 0)
+    assert key == key_of(metadr.recipe("toy/ab", "ewc+er+dr", memory_per_domain="5", lr=1), 0)
+    assert key == key_of(metadr.recipe("toy", "dr+ewc+er", memory_per_domain=5, lr="1e0", steps=4), 0)
+    parts = (metadr.EWC(), metadr.Replay(), metadr.Randomize())
+    assert key == key_of(Recipe("toy", ("a", "b"), parts, memory_per_domain=5, overrides=(("lr", 1),)), 0)
+
+
+def test_the_key_is_the_same_in_another_process() -> None:
+    recipe = "metadr.recipe('embedded', 'er+meta-dr', inner_lr=0.1 + 0.2)"
+    code = f"import metadr; from metadr.store import key_of; print(key_of({recipe}, 3))"
+    source = str(Path(metadr.__file__).resolve().parents[1])
+    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": source}  # another order of every set
+    there = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert there.strip() == key_of(metadr.recipe("embedded", "er+meta-dr", inner_lr=0.1 + 0.2), 3)
+
+
+def test_the_identity_survives_json() -> None:
+    before = identity(metadr.recipe("toy", "er+meta-dr+gem", memory_per_domain=5), 0)
+    assert json.loads(json.dumps(before)) == before
+
+
+def refuse(*_: object, **__: object) -> typing.NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def interrupt(*_: object, **__: object) -> typing.NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["metadr.store.os.fsync", "pathlib.Path.replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.json"
+    write_file(path, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(place, refuse)
+        with pytest.raises(metadr.UserError, match=r"Cannot write .*rows\.json: No space left on device"):
+            write_file(path, b"new and longer")
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.json"]
+    assert path.read_bytes() == b"old"
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_write_that_is_interrupted_leaves_the_old_file_and_its_leftover_goes_with_the_next_claim(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.write("rows.json", ["old"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            directory.write("rows.json", ["new"])
+    assert directory.read("rows.json") == ["old"]
+    assert (directory.path / "rows.json.part").exists()
+    with directory.claimed():
+        assert not list(directory.path.glob("*.part"))
+        assert directory.read("rows.json") == ["old"]
+
+
+def test_a_new_name_appears_only_when_its_content_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reader sees at the moment of the sync: the old file under its name, the new one under another."""
+    path = tmp_path / "rows.json"
+    path.write_bytes(b"old")
+    seen: list[dict[str, bytes]] = []
+    sync: Callable[[int], None] = os.fsync
+
+    def look(handle: int) -> None:
+        seen.append({file.name: file.read_bytes() for file in tmp_path.iterdir()})
+        sync(handle)
+
+    monkeypatch.setattr("metadr.store.os.fsync", look)
+    write_file(path, b"new")
+    assert seen == [{"rows.json": b"old", "rows.json.part": b"new"}, {"rows.json": b"new"}]
+
+
+def moment(step: int) -> Checkpoint:
+    return Checkpoint({"step": step}, {"model/x": torch.full((3,), float(step)), "stream": torch.arange(5)})
+
+
+def test_only_the_newest_two_checkpoints_stay(directory: RunDirectory) -> None:
+    for step in range(12):
+        directory.save(moment(step))
+        loaded = directory.load()
+        assert loaded is not None
+        assert loaded.position == {"key": directory.key, "step": step}
+        assert torch.equal(loaded.tensors["model/x"], torch.full((3,), float(step)))
+        assert loaded.tensors["stream"].dtype == torch.int64
+    assert [path.name[:17] for path in directory.checkpoints()] == ["checkpoint-000012", "checkpoint-000011"]
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_no_other(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(3):
+        directory.save(moment(step))
+    before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+    monkeypatch.setattr("metadr.store.os.fsync", refuse)
+    with pytest.raises(metadr.UserError, match="Nothing written before is lost"):
+        directory.save(moment(3))
+    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    directory: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.save(moment(1))
+    directory.save(moment(2))
+    newest, older = directory.checkpoints()
+    newest.write_bytes(newest.read_bytes()[:-1])
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.position["step"] == 1
+    assert caplog.messages == [f"{newest} is damaged (its hash differs): trying the one before it."]
+    older.write_bytes(b"")
+    assert directory.load() is None
+    assert caplog.messages[-1] == f"No checkpoint in {directory.path} is whole: starting afresh."
+    directory.save(moment(3))
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.position["step"] == 3
+
+
+def test_a_fresh_run_has_no_checkpoint_and_no_warning(
+    directory: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert directory.load() is None
+    assert not caplog.messages
+    assert not directory.finished
+
+
+def test_a_claim_is_exclusive_and_ends_with_its_block(directory: RunDirectory) -> None:
+    with directory.claimed():
+        assert directory.read("recipe.json") == directory.identity
+        with pytest.raises(metadr.UserError, match=f"is being run by process {os.getpid()}"), directory.claimed():
+            raise AssertionError("claimed twice")
+    with directory.claimed():
+        pass
+    with pytest.raises(ZeroDivisionError), directory.claimed():
+        raise ZeroDivisionError
+    with directory.claimed():
+        assert (directory.path / "lock").read_text() == str(os.getpid())
+
+
+def test_finished_runs_are_those_with_the_last_file_written(tmp_path: Path) -> None:
+    for name, files in {
+        "whole": ("rows.json", "done.json"),
+        "going": ("rows.json",),
+        "odd": ("done.json",),
+        "deep/er": ("rows.json", "done.json"),
+    }.items():
+        (tmp_path / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / name / file).write_text("[]")
+    assert finished_runs(tmp_path) == [tmp_path / "deep/er", tmp_path / "whole"]
+    assert finished_runs(tmp_path / "whole") == [tmp_path / "whole"]
