@@ -14,7 +14,7 @@ setup: $(READY)  ## make the virtual environment and install metadr with its dev
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "metadr needs Python 3.11 or later; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,fonts]'
 	@touch $(READY)
 
 demo: $(READY)  ## see forgetting and its cure, in minutes on a CPU

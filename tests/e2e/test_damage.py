@@ -22,9 +22,9 @@ from metadr.run import advance
 from metadr.store import Checkpoint, RunDirectory
 
 # One checkpoint at the start, four within each domain (after steps 10, 20, 30 and 35) and one at its end: 11 in all.
-FIELDS = {"order": "handwritten,blended", "steps": 35}
-RUN = ("run", "embedded", "--tiny", "--device", "cpu", "--checkpoint-seconds", "0")
-RUN += tuple(word for name, value in FIELDS.items() for word in ("--set", f"{name}={value}"))
+FIELDS: dict[str, Any] = {"order": "handwritten,blended", "steps": 35}
+SETTINGS = [word for name, value in FIELDS.items() for word in ("--set", f"{name}={value}")]
+RUN = ("run", "embedded", "--tiny", "--device", "cpu", "--checkpoint-seconds", "0", *SETTINGS)
 
 
 @pytest.fixture(scope="module")

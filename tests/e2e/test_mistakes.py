@@ -40,7 +40,7 @@ def method(name: str, *fields: str) -> list[str]:
     return ["--method", name, *(word for field in fields for word in ("--set", field))]
 
 
-UNKNOWN = {
+UNKNOWN: dict[str, tuple[Any, ...]] = {
     "recipe": (["run", "embeded"], "No recipe 'embeded'", "Closest: 'embedded'", "metadr list recipes"),
     "protocol": (["run", "embedded/p3"], "No recipe 'embedded/p3'", "Closest: 'embedded/p"),
     "method": (["run", "embedded", *method("naiv")], "No part 'naiv'", "Closest: 'naive'", "metadr list methods"),

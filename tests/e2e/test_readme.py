@@ -1,5 +1,6 @@
 """The README tells the truth: its Python runs, its commands exist, and those that are tiny are run."""
 
+import functools
 import re
 import shlex
 import subprocess
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from metadr.benchmarks import make_recipe
 from metadr.cli import app
@@ -48,23 +48,47 @@ def test_the_readme_has_commands() -> None:
     assert any(line.endswith("--tiny") for line in COMMANDS)
 
 
+@pytest.fixture
+def dry(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Commands are parsed but not run: what would have been called, with which values."""
+    called: list[tuple[str, dict[str, Any]]] = []
+
+    def recording(callback: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(callback)
+        def record(**values: Any) -> None:
+            called.append((callback.__name__, values))
+
+        return record
+
+    groups = [each.typer_instance for each in app.registered_groups if each.typer_instance]
+    for command in (command for group in (app, *groups) for command in group.registered_commands):
+        assert command.callback is not None
+        monkeypatch.setattr(command, "callback", recording(command.callback))
+    return called
+
+
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme_exists(line: str) -> None:
-    """Parsed as the command line would, and its names looked up, but not run."""
-    context, words = typer.main.get_command(app).make_context("metadr", shlex.split(line)[1:]), None
-    while hasattr(context.command, "resolve_command"):
-        words = [*context._protected_args, *context.args]
-        _, command, rest = context.command.resolve_command(context, words)
-        context = command.make_context(command.name, rest, parent=context)
-    given: dict[str, Any] = context.params
-    assert context.command.callback is not None
-    if context.command.name == "run":
+def test_a_command_of_the_readme_exists(
+    line: str, command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]]
+) -> None:
+    ended = command(*shlex.split(line)[1:])
+    assert (ended.code, ended.err) == (0, "")
+    ((name, given),) = dry
+    if name == "run":
         fields = dict(assignment.split("=", 1) for assignment in given["set_"] or ())
         assert make_recipe(given["recipe"], given["method"], tiny=given["tiny"], **fields)
-    if context.command.name == "sweep":
+    if name == "sweep":
         assert given["table"] in TABLES
-    if context.command.name == "show":
+    if name == "show":
         assert get_set(given["transforms"])
+
+
+def test_a_command_that_does_not_exist_would_be_noticed(
+    command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]]
+) -> None:
+    assert command("run", "embedded", "--methods", "dr").code == 2
+    assert command("swep", "demo").code == 2
+    assert not dry
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.endswith("--tiny")])

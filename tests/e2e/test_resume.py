@@ -21,8 +21,8 @@ from metadr.store import RunDirectory
 
 RUN = ("run", "embedded", "--tiny", "--checkpoint-seconds", "0", "--device", "cpu")
 ORDER = "order=handwritten,blended,rendered"
-STEPS = 25
-# One checkpoint at the start, three within each domain (after steps 10, 20 and 25) and one at its end: 13 in all.
+STEPS = 21
+# One checkpoint at the start, three within each domain (after steps 10, 20 and 21) and one at its end: 13 in all.
 CHECKPOINTS = 1 + 3 * 4
 BEFORE_SWITCH = (4, 8)  # the last checkpoint within a domain: next come its end, the test and the next domain's start
 KILLS = 5  # attempts; on a busy machine a late one may come too late
@@ -159,7 +159,7 @@ def test_a_generator_that_is_closed_in_the_middle_goes_on_with_the_same_bits(
 ) -> None:
     make_toy()
     monkeypatch.setitem(models.MODELS, "dropping", Dropping)
-    recipe = metadr.recipe("toy", method, tiny=True, model="dropping", steps=25)
+    recipe = metadr.recipe("toy", method, tiny=True, model="dropping", steps=21)
     whole = metadr.run(recipe, seed=3, out=tmp_path / "whole", device="cpu")
     left: list[Progress] = []
     for looks in (1, 2, 4, 5):

@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-RUN = ("run", "embedded", "--tiny", "--device", "cpu", "--checkpoint-seconds", "0", "--method", "meta-dr")
-RUN += ("--set", "order=handwritten,blended", "--set", "steps=40")
+SETTINGS = ("--method", "meta-dr", "--set", "order=handwritten,blended", "--set", "steps=30")
+RUN = ("run", "embedded", "--tiny", "--device", "cpu", "--checkpoint-seconds", "0", *SETTINGS)
 STOPPED = "Stopped. The same command goes on from the last checkpoint."
 # Makes its terminal the one that Ctrl-C comes from, as a shell would have done.
 ON_A_TERMINAL = """
@@ -101,11 +101,11 @@ def test_a_terminal_shows_where_a_run_stands_and_ctrl_c_leaves_it_to_go_on(
     terminal: Callable[..., Terminal], launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     watched = terminal(*RUN, "--out", str(tmp_path / "stopped"))
-    watched.read_until(r"step 10/40")
+    watched.read_until(r"step 10/30")
     watched.read_until(r"left\s+loss \d")
     watched.press_ctrl_c()
     assert watched.wait() == 130
-    where, losses = r"handwritten \(1/2\) step \d+/40", r"loss \d+\.\d+ clean \d+\.\d+ meta-dr \d+\.\d+"
+    where, losses = r"handwritten \(1/2\) step \d+/30", r"loss \d+\.\d+ clean \d+\.\d+ meta-dr \d+\.\d+"
     shown = rf"{where}  \d+\.\d steps/s  \d+:\d\d left\s+{losses}"
     assert re.search(shown, watched.screen), watched.screen
     assert "…" not in watched.screen

@@ -206,7 +206,7 @@ def test_a_figure_has_a_panel_per_domain_and_a_line_per_method() -> None:
     panels = sequence_figure(groups).axes
     assert [panel.get_title() for panel in panels] == ["on a", "on b"]
     for j, panel in enumerate(panels):
-        lines = {line.get_label(): line.get_ydata() for line in panel.get_lines()}
+        lines: dict[object, Any] = {line.get_label(): line.get_ydata() for line in panel.get_lines()}
         assert lines.keys() == {"Naive", "Naive + DR"}
         assert list(lines["Naive + DR"]) == [runs[2].scores[i][j] for i in range(3)]
         assert list(lines["Naive"]) == [(runs[0].scores[i][j] + runs[1].scores[i][j]) / 2 for i in range(3)]

@@ -18,8 +18,9 @@ import metadr
 from metadr import store
 from metadr.benchmarks import BENCHMARKS
 from metadr.core import Benchmark, Recipe, Task, Training
+from metadr.files import write_file
 from metadr.parts import PARTS
-from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of, write_file
+from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of
 from metadr.transforms import TRANSFORMS
 
 
@@ -71,8 +72,9 @@ TRAINING_FIELDS = [field.name for field in dataclasses.fields(Training)]
 
 
 def with_part(name: str, **fields: Any) -> Recipe:
-    memory = {"memory_per_domain": 5} if PARTS[name].uses_memory else {}
-    return metadr.recipe("toy", name, **memory, **fields)
+    if PARTS[name].uses_memory:
+        fields["memory_per_domain"] = 5
+    return metadr.recipe("toy", name, **fields)
 
 
 @pytest.mark.parametrize("name", PART_FIELDS)
@@ -164,7 +166,7 @@ def interrupt(*_: object, **__: object) -> typing.NoReturn:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("place", ["metadr.store.os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("place", ["metadr.files.os.fsync", "pathlib.Path.replace"])
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +208,7 @@ def test_a_new_name_appears_only_when_its_content_is_complete(tmp_path: Path, mo
         seen.append({file.name: file.read_bytes() for file in tmp_path.iterdir()})
         sync(handle)
 
-    monkeypatch.setattr("metadr.store.os.fsync", look)
+    monkeypatch.setattr("metadr.files.os.fsync", look)
     write_file(path, b"new")
     assert seen == [{"rows.json": b"old", "rows.json.part": b"new"}, {"rows.json": b"new"}]
 
@@ -232,7 +234,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_other(
     for step in range(3):
         directory.save(moment(step))
     before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
-    monkeypatch.setattr("metadr.store.os.fsync", refuse)
+    monkeypatch.setattr("metadr.files.os.fsync", refuse)
     with pytest.raises(metadr.UserError, match="Nothing written before is lost"):
         directory.save(moment(3))
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before

@@ -4,12 +4,13 @@ import dataclasses
 from typing import Any
 
 from metadr import models, settings
+from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
 from metadr.core import Benchmark, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 
-BENCHMARKS: dict[str, Benchmark] = {EMBEDDED.name: EMBEDDED}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 ORACLES = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # named like methods, but they only see more data

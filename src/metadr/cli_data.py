@@ -1,0 +1,119 @@
+"""`metadr data`: what there is, where to get it, whether it is sound."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from metadr.data import obtain
+from metadr.data.digits import SOURCES, Status, get_source, status, verify
+from metadr.data.fetch import Download
+from metadr.data.source import data_root, in_words
+from metadr.errors import UserError
+from metadr.synthetic import fonts as font_list
+from metadr.synthetic import syn_digits
+
+app = typer.Typer(
+    help="Data sets: what is there, download, import, make, verify. They lie in METADR_DATA, or ~/.cache/metadr.",
+    no_args_is_help=True,
+)
+console = Console(highlight=False, width=None if Console().is_terminal else 120)
+
+Name = Annotated[str, typer.Argument(help=f"of {', '.join(SOURCES)}")]
+SomeName = Annotated[str | None, typer.Argument(help=f"of {', '.join(SOURCES)}; all of them if left out")]
+
+
+@app.command("status")
+def status_(name: SomeName = None) -> None:
+    """Say which data sets are there, complete or in part."""
+    _print_standing([status(each) for each in _named(name)])
+
+
+@app.command("fetch")
+def fetch_(name: Name) -> None:
+    """Download a data set from its publisher; a broken download goes on where it stopped."""
+    with _downloads() as bars:
+        now = obtain.download(get_source(name).name, watch=bars)
+    _print_standing([now])
+
+
+@app.command("import")
+def import_(name: Name, place: Annotated[Path, typer.Argument(help="a folder or an archive that holds it")]) -> None:
+    """Take a data set from a folder or an archive, in any layout it is found in."""
+    _print_standing([obtain.bring(name, place)])
+
+
+@app.command()
+def build(
+    name: Annotated[str, typer.Argument(help="syn or mnist_m")],
+    seed: Annotated[int, typer.Option(min=0, help="decides every pixel")] = 0,
+    variant: Annotated[Literal["easy", "standard", "hard"], typer.Option(help="syn: how hard it is")] = "standard",
+    fonts: Annotated[Path | None, typer.Option(help="syn: a folder of other fonts")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="syn: each takes seconds to start")] = 1,
+    photos: Annotated[Path | None, typer.Option(help="mnist_m: a folder of photographs")] = None,
+) -> None:
+    """Make a data set: syn from fonts, mnist_m from MNIST and a folder of photographs."""
+    if name == "syn":
+        chosen = font_list.in_folder(fonts) if fonts else font_list.find()
+        syn_digits.build(data_root() / "syn", seed=seed, variant=variant, fonts=chosen, processes=processes)
+        _print_standing([status("syn")])
+    elif name in ("mnist_m", "mnist-m"):
+        if photos is None:
+            raise UserError("mnist_m is made of MNIST and photographs: name a folder of them with --photos FOLDER.")
+        _print_standing([obtain.build_mnist_m(photos, seed=seed)])
+    else:
+        raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. Try 'metadr data fetch {name}'.")
+
+
+@app.command("verify")
+def verify_(name: SomeName = None) -> None:
+    """Read every byte: checksums, images, labels, images per class. Exits with 1 if anything is wrong."""
+    checked = [verify(each) for each in _named(name)]
+    _print_standing([each.status for each in checked])
+    for each in checked:
+        for file in each.files:
+            console.print(f"  {each.status.name}/{file.name}: {file.verdict}", soft_wrap=True)
+        if each.content:
+            console.print(f"  {each.status.name}: pixels and labels {each.content[:16]}", soft_wrap=True)
+    if not all(each.sound for each in checked):
+        raise typer.Exit(1)
+
+
+def _named(name: str | None) -> list[str]:
+    return list(SOURCES) if name is None else [get_source(name).name]
+
+
+def _print_standing(standings: list[Status]) -> None:
+    table = Table(title=f"data in {escape(str(data_root()))}", title_justify="left")
+    for column in ("name", "state", "images", "note"):
+        table.add_column(column, no_wrap=column in ("name", "state"), overflow="fold")
+    for each in standings:
+        images = in_words(each.found, each.expected) if each.found else ""
+        table.add_row(each.name, each.state, images, escape(" ".join(filter(None, (each.origin, *each.problems)))))
+    console.print(table)
+
+
+@contextmanager
+def _downloads() -> Iterator["_Bars"]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield _Bars(progress)
+
+
+class _Bars:
+    """One bar per file of a download."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {}
+
+    def __call__(self, now: Download) -> None:
+        if now.name not in self._bars:
+            self._bars[now.name] = self._progress.add_task(now.name, total=now.total)
+        self._progress.update(self._bars[now.name], completed=now.received, total=now.total)

@@ -1,0 +1,136 @@
+"""Get a data set into the data root: downloaded, taken from a folder or archive, or made from another."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from metadr.data.archives import is_archive, unpack
+from metadr.data.digits import Status, get_source, status
+from metadr.data.fetch import Download, fetch
+from metadr.data.idx import read_idx
+from metadr.data.mnist import MNIST
+from metadr.data.source import data_root, locate
+from metadr.errors import UserError
+from metadr.synthetic.mnist_m import blend
+
+# Ganin's release keeps the first images of MNIST: 59,001 to train on and 9,001 to test.
+BLENDED = {"train": 59_001, "test": 9_001}
+
+
+def download(name: str, *, root: Path | None = None, watch: Callable[[Download], None] | None = None) -> Status:
+    """Fetch a data set's files from their publisher, unpack what is packed, and put it in its place."""
+    source, root = get_source(name), root or data_root()
+    parts = root / "downloads" / name
+    hint = f"Get the files by hand ({source.homepage}) and run 'metadr data import {name} FOLDER'" + (
+        f", or make your own with '{source.build}'." if source.build else "."
+    )
+    files = fetch(source.files, parts, hint=hint, watch=watch)
+    readable = {known for need in source.needs for known in need.names}
+    # What the reader knows by name is taken as it came; anything else is one archive that holds it all.
+    now = bring(name, parts if all(path.name in readable for path in files) else files[0], root=root)
+    shutil.rmtree(parts)
+    return now
+
+
+def bring(name: str, place: str | Path, *, root: Path | None = None) -> Status:
+    """Copy a data set from a folder or an archive, in any layout it is found in, into the data root.
+
+    The copy appears when all of it is there; a copy that was there before is replaced only then.
+    """
+    source, root, place = get_source(name), root or data_root(), Path(place)
+    if not place.exists():
+        raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
+    with _workplace(root) as work:
+        if place.is_file():
+            if not is_archive(place):
+                raise UserError(
+                    f"{place} is neither a folder nor an archive (zip, tar, gz, bz2, xz). Give the folder that holds "
+                    f"{source.needs[0].names[0]}."
+                )
+            place = unpack(place, work / "unpacked")
+        found = locate(source, place)
+        copy = work / "copy"
+        copy.mkdir()
+        for path in found.values():
+            if path.is_dir():
+                shutil.copytree(path, copy / path.name)
+            else:
+                shutil.copy2(path, copy / path.name)
+        record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
+        if record.is_file():
+            shutil.copy2(record, copy / record.name)
+        _replace(copy, root / name)
+    return status(source, root=root)
+
+
+def build_mnist_m(
+    photos: str | Path,
+    *,
+    root: Path | None = None,
+    seed: int = 0,
+    num_train: int = 10_000,
+    watch: Callable[[str], None] | None = None,
+) -> Status:
+    """Blend MNIST with photographs, and write it in the layout of the release: PNG files and lists of labels."""
+    root = root or data_root()
+    files = locate(MNIST, root / MNIST.name)
+    with _workplace(root) as work:
+        copy = work / "copy"
+        for split, all_of_it in BLENDED.items():
+            count = min(num_train, all_of_it) if split == "train" else all_of_it
+            digits = read_idx(files[f"{split}_images"], 3)[:count]
+            labels = read_idx(files[f"{split}_labels"], 1)[:count]
+            if watch is not None:
+                watch(f"blending {len(digits)} {split} images")
+            images = blend(digits, photos, seed=seed if split == "train" else seed + 1)
+            folder = copy / f"mnist_m_{split}"
+            folder.mkdir(parents=True)
+            names = [f"{index:08d}.png" for index in range(len(images))]
+            for image, png in zip(images, names, strict=True):
+                Image.fromarray(np.ascontiguousarray(image)).save(folder / png, compress_level=1)
+            lines = [f"{png} {label}\n" for png, label in zip(names, labels, strict=True)]
+            (copy / f"mnist_m_{split}_labels.txt").write_text("".join(lines))
+        record = {"what": "MNIST blended over other photographs by the recipe of MNIST-M; not its files", "seed": seed}
+        (copy / "mnist_m.json").write_text(json.dumps(record, indent=1) + "\n")
+        _replace(copy, root / "mnist_m")
+    return status("mnist_m", root=root)
+
+
+@contextmanager
+def _workplace(root: Path) -> Iterator[Path]:
+    """A folder beside the data sets, on the same disk, that is gone at the end."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".import-", dir=root))
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {root}: {error.strerror}. Set METADR_DATA to a folder that can be written to."
+        ) from error
+    try:
+        yield work
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {root}: {error.strerror}. Nothing was changed: make room, or set METADR_DATA to another "
+            "folder."
+        ) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _replace(new: Path, place: Path) -> None:
+    """Put a folder in its place; the old one is moved aside first and put back if that fails."""
+    old = new.with_name("old")
+    if place.exists():
+        place.rename(old)
+    try:
+        new.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise

@@ -1,0 +1,452 @@
+"""Synthetic numbers after Ganin and Lempitsky (2015): one to three digits in print, labelled by the centre one.
+
+Their set was "generated from Windows fonts by varying the text (that includes different one-, two-, and three-digit
+numbers), positioning, orientation, background and stroke colors, and the amount of blur". The ranges were chosen by
+hand and are not published, nor is the list of fonts: `RANGES` and `fonts.FAMILIES` are ours (docs/syn.md).
+
+Images are 32x32 RGB, each a function of (seed, split, index), the variant and the fonts: `plan` draws every random
+number, `draw` none.
+"""
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from scipy.io import savemat
+
+from metadr.errors import UserError, unknown
+from metadr.files import write_file
+from metadr.synthetic.fonts import FontSet, find
+
+REVISION: int = 1
+"""Part of the fingerprint of the data: raise it when any pixel or label changes."""
+
+Split = Literal["train", "test"]
+Variant = Literal["easy", "standard", "hard"]
+Watch = Callable[[int], None]
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Random = np.random.Generator
+Range = tuple[float, float]
+Colour = tuple[int, int, int]
+
+COUNTS: dict[Split, int] = {"train": 10_000, "test": 9_553}
+FILES: dict[Split, str] = {"train": "synth_train_32x32.mat", "test": "synth_test_32x32.mat"}
+RECORD = "syn.json"
+
+SIDE = 32
+DETAIL = 2  # images are drawn this many times larger, then averaged down: smooth edges
+INK = 48  # mean height of a font's ten digits in the row that they are set in, about their size before averaging
+ROW = (224, 176)  # so large that no image sees beyond it
+CHUNK = 250  # images that a process makes at a time
+
+
+class Ranges(NamedTuple):
+    """What is drawn at random for one image; a pair is a uniform range."""
+
+    digits: tuple[float, float, float]  # shares of one-, two- and three-digit numbers
+    height: Range  # of the centre digit, pixels
+    stretch: Range  # of the number's width
+    shift: float  # of the centre digit from the middle, at most, pixels along each axis
+    degrees: float  # of rotation, at most, either way
+    gap: Range  # between neighbouring digits, as a part of the height
+    channels: Range  # of each colour, levels of 0 to 255
+    contrast: Range  # between two colours that touch: root of the mean squared difference of their channels
+    outlined: float  # share of numbers with an outline in a third colour
+    outline: Range  # its width, pixels
+    blur: Range  # standard deviation of the Gaussian, pixels
+
+
+RANGES: dict[Variant, Ranges] = {
+    "easy": Ranges(
+        digits=(0.5, 0.3, 0.2),
+        height=(22, 26),
+        stretch=(0.9, 1.1),
+        shift=1,
+        degrees=5,
+        gap=(0.1, 0.25),
+        channels=(0, 255),
+        contrast=(90, 200),
+        outlined=0.15,
+        outline=(0.7, 1.2),
+        blur=(0, 0.7),
+    ),
+    "standard": Ranges(
+        digits=(0.3, 0.35, 0.35),
+        height=(20, 28),
+        stretch=(0.8, 1.2),
+        shift=2.5,
+        degrees=20,
+        gap=(0.03, 0.2),
+        channels=(20, 235),
+        contrast=(35, 140),
+        outlined=0.35,
+        outline=(0.7, 1.8),
+        blur=(0, 1.5),
+    ),
+    "hard": Ranges(
+        digits=(0.1, 0.35, 0.55),
+        height=(17, 30),
+        stretch=(0.7, 1.35),
+        shift=3.5,
+        degrees=30,
+        gap=(-0.02, 0.12),
+        channels=(20, 235),
+        contrast=(20, 80),
+        outlined=0.5,
+        outline=(0.7, 2.2),
+        blur=(0.5, 2),
+    ),
+}
+
+
+class Plan(NamedTuple):
+    """All that is random about one image."""
+
+    label: int
+    left: int | None  # the neighbours, where there are any
+    right: int | None
+    font: int
+    height: float
+    stretch: float
+    shift: tuple[float, float]
+    degrees: float
+    gap: float
+    ground: Colour
+    ink: Colour
+    rim: Colour | None  # of the outline
+    outline: float
+    blur: float
+
+
+def render(
+    count: int,
+    *,
+    split: Split,
+    seed: int = 0,
+    variant: Variant = "standard",
+    fonts: FontSet | None = None,
+    processes: int = 1,
+    watch: Watch | None = None,
+) -> tuple[Pixels, Labels]:
+    """Make the first `count` images of a split: (N, 32, 32, 3) uint8 and their labels.
+
+    The number of processes changes nothing but the time, and fewer images are a prefix of more. A new process
+    takes seconds to start, the time of thousands of images.
+
+    Args:
+        fonts: What to draw with; the fixed list of `fonts.FAMILIES` if not given.
+        watch: Told the number of images made so far, now and then.
+
+    Raises:
+        UserError: If an argument is out of its range, or a font is missing.
+    """
+    _check(count, split, seed, variant, processes)
+    paths = tuple(str(path) for path in (find() if fonts is None else fonts).paths)
+    work = [_Chunk(start, min(start + CHUNK, count), split, seed, variant, paths) for start in range(0, count, CHUNK)]
+    images = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
+    for chunk, pixels in zip(work, _results(work, min(processes, len(work))), strict=True):
+        images[chunk.start : chunk.stop] = pixels
+        if watch is not None:
+            watch(chunk.stop)
+    return images, labels(0, count, split=split, seed=seed)
+
+
+def build(
+    folder: Path,
+    *,
+    seed: int = 0,
+    variant: Variant = "standard",
+    fonts: FontSet | None = None,
+    counts: dict[Split, int] | None = None,
+    processes: int = 1,
+    watch: Watch | None = None,
+) -> Path:
+    """Write both splits in the layout of Ganin's release, and syn.json, which says how they were made.
+
+    synth_{train,test}_32x32.mat hold X (32, 32, 3, N) uint8 and y (N, 1) uint8, in which 10 is the digit 0. syn.json is
+    written before them without the hashes of their pixels, and after them with: then the folder is complete.
+
+    Returns:
+        The path of syn.json.
+
+    Raises:
+        UserError: As `render`, or if the folder cannot be written or holds such files from elsewhere: those are kept.
+    """
+    fonts = find() if fonts is None else fonts
+    counts = COUNTS if counts is None else counts
+    for split, count in counts.items():
+        _check(count, split, seed, variant, processes)
+    _check_folder(folder)
+    done = 0
+
+    def watch_both(now: int) -> None:
+        if watch is not None:
+            watch(done + now)
+
+    made: dict[Split, tuple[Pixels, Labels]] = {}
+    for split, count in counts.items():
+        made[split] = render(
+            count, split=split, seed=seed, variant=variant, fonts=fonts, processes=processes, watch=watch_both
+        )
+        done += count
+    content = {
+        "what": "synthetic numbers rendered after Ganin and Lempitsky (2015); not their files",
+        "revision": REVISION,
+        "seed": seed,
+        "variant": variant,
+        "fonts": fonts.hash,
+        "counts": dict(counts),
+    }
+
+    def write_record(pixels: dict[Split, str] | None) -> None:
+        write_file(folder / RECORD, (json.dumps({**content, "pixels": pixels}, indent=1) + "\n").encode())
+
+    write_record(None)
+    for split, (images, digits) in made.items():
+        write_file(folder / FILES[split], to_mat(images, digits))
+    write_record({split: pixel_hash(*both) for split, both in made.items()})
+    return folder / RECORD
+
+
+def labels(start: int, stop: int, *, split: Split, seed: int = 0) -> Labels:
+    """The labels of some images in a row. Every ten hold each digit once, so no class is more than one ahead."""
+    first, last = start // 10, (stop + 9) // 10
+    tens = [np.argsort(_random(seed, split, "labels", ten).random(10)) for ten in range(first, last)]
+    return np.concatenate(tens)[start - 10 * first : stop - 10 * first].astype(np.int64)
+
+
+def plan(label: int, random: Random, ranges: Ranges, num_fonts: int) -> Plan:
+    """Draw all that is random about an image.
+
+    Only `random.random` is used, which does least to the bits of the generator: numpy promises those for all versions,
+    but not what its other methods make of them.
+    """
+    u: Iterator[float] = iter(random.random(14).tolist())
+
+    def within(low: float, high: float) -> float:
+        return low + (high - low) * next(u)
+
+    share = next(u)
+    left, right, side = int(10 * next(u)), int(10 * next(u)), next(u) < 0.5
+    three, two = share < ranges.digits[2], share < ranges.digits[2] + ranges.digits[1]
+    font = int(num_fonts * next(u))
+    height, stretch = within(*ranges.height), within(*ranges.stretch)
+    shift = within(-ranges.shift, ranges.shift), within(-ranges.shift, ranges.shift)
+    degrees, gap = within(-ranges.degrees, ranges.degrees), within(*ranges.gap)
+    outlined, outline, blur = next(u) < ranges.outlined, within(*ranges.outline), within(*ranges.blur)
+    ground = _colour(random, ranges)
+    ink = _colour_apart(ground, random, ranges)
+    return Plan(
+        label=label,
+        left=left if three or (two and side) else None,
+        right=right if three or (two and not side) else None,
+        font=font,
+        height=height,
+        stretch=stretch,
+        shift=shift,
+        degrees=degrees,
+        gap=gap,
+        ground=ground,
+        ink=ink,
+        rim=_colour_apart(ink, random, ranges) if outlined else None,
+        outline=outline,
+        blur=blur,
+    )
+
+
+def draw(plan: Plan, paths: tuple[str, ...]) -> Image.Image:
+    """Draw what is planned. The middle of the labelled digit's box lies `shift` from the middle of the image."""
+    font = paths[plan.font]
+    row = _row(font, plan)
+    canvas = Image.new("RGB", (SIDE, SIDE), plan.ground)
+    if plan.rim is not None:
+        stroke = max(1, round(plan.outline * row.scale))
+        canvas.paste(plan.rim, mask=_view(_set(font, row, stroke), row, plan))
+    canvas.paste(plan.ink, mask=_view(_set(font, row, 0), row, plan))
+    return canvas.filter(ImageFilter.GaussianBlur(plan.blur))
+
+
+def to_mat(images: Pixels, digits: Labels) -> bytes:
+    """A .mat file in the layout of the release (SVHN's): 10 stands for the digit 0."""
+    buffer = io.BytesIO()
+    y = np.where(digits == 0, 10, digits).astype(np.uint8)[:, None]
+    savemat(buffer, {"X": np.moveaxis(images, 0, -1), "y": y}, do_compression=True)
+    # The head of a .mat file is free text; scipy puts the time there, and equal data should be equal files.
+    return b"MATLAB 5.0 MAT-file, rendered by metadr".ljust(116) + buffer.getvalue()[116:]
+
+
+def pixel_hash(images: Pixels, digits: Labels) -> str:
+    """The SHA-256 of images (N, 32, 32, 3), then labels as bytes."""
+    return hashlib.sha256(images.tobytes() + digits.astype(np.uint8).tobytes()).hexdigest()
+
+
+class _Chunk(NamedTuple):
+    start: int
+    stop: int
+    split: Split
+    seed: int
+    variant: Variant
+    paths: tuple[str, ...]
+
+
+def _make(chunk: _Chunk) -> Pixels:
+    """One process's share."""
+    ranges, digits = RANGES[chunk.variant], labels(chunk.start, chunk.stop, split=chunk.split, seed=chunk.seed)
+    images = np.empty((len(digits), SIDE, SIDE, 3), dtype=np.uint8)
+    for row, digit in enumerate(digits.tolist()):
+        random = _random(chunk.seed, chunk.split, "image", chunk.start + row)
+        images[row] = np.asarray(draw(plan(digit, random, ranges, len(chunk.paths)), chunk.paths))
+    return images
+
+
+def _results(work: list[_Chunk], processes: int) -> Iterator[Pixels]:
+    if processes == 1:
+        yield from map(_make, work)
+        return
+    # Spawned, not forked: a fork of a process with threads (torch has some) can hang.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_make, work)
+        except BrokenProcessPool:
+            raise UserError(
+                "A process that renders digits was stopped from outside. Run it again with fewer processes."
+            ) from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _random(seed: int, split: Split, *meaning: str | int) -> Random:
+    """An independent stream for what it is used for, whatever was drawn before."""
+    words = [word if isinstance(word, int) else int.from_bytes(word.encode(), "big") for word in (split, *meaning)]
+    return np.random.default_rng([seed, *words])
+
+
+def _colour(random: Random, ranges: Ranges) -> Colour:
+    low, high = ranges.channels
+    red, green, blue = (int(low + (high + 1 - low) * u) for u in random.random(3).tolist())
+    return red, green, blue
+
+
+def _colour_apart(other: Colour, random: Random, ranges: Ranges) -> Colour:
+    """A colour that differs from another by an amount within the contrast. Every colour has many: the loop ends."""
+    low, high = ranges.contrast
+    while True:
+        colour = _colour(random, ranges)
+        if low <= math.dist(colour, other) / math.sqrt(3) <= high:
+            return colour
+
+
+@cache
+def _font(path: str) -> ImageFont.FreeTypeFont:
+    """A font at the size that makes its digits `INK` pixels high on average, laid out without optional libraries."""
+    probe = 200
+    face = ImageFont.truetype(path, probe, layout_engine=ImageFont.Layout.BASIC)
+    boxes = [face.getbbox(str(digit)) for digit in range(10)]
+    mean = sum(bottom - top for _, top, _, bottom in boxes) / 10
+    return ImageFont.truetype(path, round(probe * INK / mean), layout_engine=ImageFont.Layout.BASIC)
+
+
+class _Glyph(NamedTuple):
+    """A digit as a mask, and where the edges of its ink lie from the pen on the baseline."""
+
+    mask: Image.Image
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+@cache
+def _glyph(path: str, digit: int, stroke: int) -> _Glyph:
+    """A digit grown by `stroke` pixels on every side.
+
+    The box is measured on the drawn ink: the font's own would take in the space to the next letter.
+    """
+    canvas, pen = Image.new("L", (4 * INK, 4 * INK)), (INK, 3 * INK)
+    ImageDraw.Draw(canvas).text(pen, str(digit), 255, _font(path), anchor="ls", stroke_width=stroke)
+    box = canvas.getbbox() or (*pen, *pen)
+    left, top, right, bottom = box
+    return _Glyph(canvas.crop(box), left - pen[0], top - pen[1], right - pen[0], bottom - pen[1])
+
+
+class _Row(NamedTuple):
+    """Digits and the place of each one's pen, all on one baseline."""
+
+    baseline: int
+    digits: tuple[tuple[int, int], ...]
+    middle: tuple[float, float]  # of the labelled digit
+    scale: float  # pixels of the row to a pixel of the image
+
+
+def _row(font: str, plan: Plan) -> _Row:
+    """Put the labelled digit in the middle of the row and its neighbours beside it."""
+    label = _glyph(font, plan.label, 0)
+    pen, baseline = (ROW[0] - label.left - label.right) // 2, (ROW[1] - label.top - label.bottom) // 2
+    gap = round(plan.gap * INK)
+    digits = [(plan.label, pen)]
+    if plan.left is not None:
+        digits.append((plan.left, pen + label.left - gap - _glyph(font, plan.left, 0).right))
+    if plan.right is not None:
+        digits.append((plan.right, pen + label.right + gap - _glyph(font, plan.right, 0).left))
+    middle = pen + (label.left + label.right) / 2, baseline + (label.top + label.bottom) / 2
+    return _Row(baseline, tuple(digits), middle, (label.bottom - label.top) / plan.height)
+
+
+def _set(font: str, row: _Row, stroke: int) -> Image.Image:
+    """Print a row: 255 where there is ink."""
+    mask = Image.new("L", ROW)
+    for digit, pen in row.digits:
+        glyph = _glyph(font, digit, stroke)
+        mask.paste(255, (pen + glyph.left, row.baseline + glyph.top), glyph.mask)
+    return mask
+
+
+def _view(printed: Image.Image, row: _Row, plan: Plan) -> Image.Image:
+    """How much of each pixel of the image the printed row covers, 0 to 255."""
+    down, angle = row.scale / DETAIL, math.radians(plan.degrees)
+    across = down / plan.stretch
+    a, b = across * math.cos(angle), -across * math.sin(angle)
+    d, e = down * math.sin(angle), down * math.cos(angle)
+    x, y = (DETAIL * (SIDE / 2 + shift) for shift in plan.shift)
+    affine = (a, b, row.middle[0] - a * x - b * y, d, e, row.middle[1] - d * x - e * y)
+    large = (DETAIL * SIDE, DETAIL * SIDE)
+    return printed.transform(large, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR).reduce(DETAIL)
+
+
+def _check_folder(folder: Path) -> None:
+    """Make it, and refuse it if it holds files that were not made here."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot write the folder '{folder}': {error.strerror}. Choose another one.") from None
+    theirs = [name for name in FILES.values() if (folder / name).exists()]
+    if theirs and not (folder / RECORD).exists():
+        raise UserError(
+            f"'{folder}' holds {' and '.join(theirs)} but no {RECORD}: files from elsewhere, which rendering would "
+            "overwrite. Move them away, or choose another folder."
+        )
+
+
+def _check(count: int, split: str, seed: int, variant: str, processes: int) -> None:
+    if split not in get_args(Split):
+        raise unknown("split", split, get_args(Split))
+    if variant not in RANGES:
+        raise unknown("variant", variant, RANGES, within=" of the synthetic numbers")
+    for name, value, least in (("count", count, 1), ("seed", seed, 0), ("processes", processes, 1)):
+        if value < least:
+            raise UserError(
+                f"The '{name}' of the synthetic numbers must be an integer >= {least}. Got {value} instead."
+            )
