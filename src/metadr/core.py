@@ -96,16 +96,18 @@ class Task:
         """
         if logits.ndim == 4:
             logits, y = logits.movedim(1, -1).flatten(0, 2), y.flatten()
-        total = F.cross_entropy(logits, y, ignore_index=self.ignore_index, reduction="sum")
         if not self.on_masks:
-            return total / max(len(y), 1)
+            return F.cross_entropy(logits, y, reduction="sum") / max(len(y), 1)
+        total = F.cross_entropy(logits, y, ignore_index=self.ignore_index, reduction="sum")
         return total / (y != self.ignore_index).sum().clamp(min=1)
 
     def confusion(self, logits: Tensor, y: Tensor) -> Tensor:
         """Counts of (true, predicted) pairs, int64, ignored pixels left out."""
         predicted, true = logits.argmax(1).flatten(), y.flatten()
-        kept = true != self.ignore_index
-        pairs = true[kept] * self.num_classes + predicted[kept]
+        if self.on_masks:
+            kept = true != self.ignore_index
+            predicted, true = predicted[kept], true[kept]
+        pairs = true * self.num_classes + predicted
         return torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
     def check(self, domain: Domain) -> Domain:
@@ -135,7 +137,11 @@ class Task:
                 f"{place}: labels must be an int64 tensor of shape {wanted}. Got {y.dtype} of shape {tuple(y.shape)}."
             )
         kept = y[y != self.ignore_index] if self.on_masks else y
-        if kept.numel() and (kept.min() < 0 or kept.max() >= self.num_classes):
+        if not kept.numel():
+            raise UserError(
+                f"{place}: every pixel is ignored ({self.ignore_index}). Label some, or leave the domain out."
+            )
+        if kept.min() < 0 or kept.max() >= self.num_classes:
             wrong = int(kept[(kept < 0) | (kept >= self.num_classes)][0])
             ignored = f" or {self.ignore_index} (ignored)" if self.on_masks else ""
             raise UserError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 from typing import Any, Literal
@@ -77,7 +78,8 @@ def _in_range(value: Any, bounds: Any) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return True
     low, above = bounds.get("low"), bounds.get("above")
-    return math.isfinite(value) and (low is None or value >= low) and (above is None or value > above)
+    finite = isinstance(value, int) or math.isfinite(value)
+    return finite and (low is None or value >= low) and (above is None or value > above)
 
 
 def _fit(value: Any, hint: Any) -> Any:
@@ -101,7 +103,7 @@ def _fit(value: Any, hint: Any) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) <= sys.float_info.max else _MISFIT
     if hint is int and isinstance(value, bool):
         return _MISFIT
     return value if isinstance(value, hint) else _MISFIT

@@ -106,7 +106,7 @@ def _named(name: str) -> tuple[Benchmark, tuple[str, ...]]:
 
 def _without_oracle(method: str) -> tuple[str, str]:
     """The data access that a method's name asks for, and the method without it."""
-    names = method.split("+")
+    names = [name.strip() for name in method.split("+")]
     for oracle, access in ORACLES.items():
         if oracle in names:
             names.remove(oracle)

@@ -119,7 +119,7 @@ class Learner:
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _below(tensors, "optimizer/").items():
             index, slot = key.split("/")
-            slots.setdefault(int(index), {})[slot] = value
+            slots.setdefault(int(index), {})[slot] = value.clone()  # the optimiser writes into what it is given
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
         for name, rng in self.streams.items():
             rng.set_state(tensors[f"stream/{name}"].cpu())

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from metadr.core import STATISTICS_ORDER, Batch, Params, Role, Task, statistics_passes
 from metadr.errors import UserError
@@ -86,6 +87,11 @@ def _momenta(module: nn.Module) -> dict[str, float | None]:
     """Names of batch norm's buffers with the momentum of each; the counter of batches has none."""
     momenta: dict[str, float | None] = {}
     for path, layer in module.named_modules():
+        if isinstance(layer, _InstanceNorm) and layer.running_mean is not None:
+            raise UserError(
+                f"Instance norm '{path}' keeps running statistics, which no statistics policy covers. "
+                "Make it with track_running_stats=False."
+            )
         if not isinstance(layer, _BatchNorm) or layer.running_mean is None:
             continue
         if layer.momentum is None:
