@@ -15,6 +15,7 @@ from metadr.settings import check, names, setting
 
 Params = dict[str, Tensor]
 Access = Literal["current", "so_far", "all"]
+ORACLES: dict[str, Access] = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # they only see more data
 # How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
 Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
 
@@ -81,7 +82,7 @@ class Domain(NamedTuple):
 class Task:
     """What is predicted, how a prediction is penalised, and how it is scored."""
 
-    num_classes: int
+    num_classes: int = setting(10, "classes", low=1)
     score: Literal["accuracy", "miou"] = "accuracy"
     ignore_index: int = 255
 
@@ -109,6 +110,9 @@ class Task:
             predicted, true = predicted[kept], true[kept]
         pairs = true * self.num_classes + predicted
         return torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def check(self, domain: Domain) -> Domain:
         """Refuse a domain whose images or labels do not fit this task."""
@@ -322,7 +326,7 @@ class Recipe:
     @property
     def method_name(self) -> str:
         """The method as a sum, in its one canonical order; an oracle says so."""
-        oracle = {"current": [], "so_far": ["oracle-cumulative"], "all": ["oracle-all"]}[self.access]
+        oracle = [name for name, access in ORACLES.items() if access == self.access]
         return "+".join([*oracle, *(part.name for part in self.method)]) or "naive"
 
 

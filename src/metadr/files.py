@@ -29,12 +29,12 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def told(path: Path, doing: str = "write") -> Iterator[None]:
     """Turn what a file system refuses into one sentence."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"Cannot write {path}: {error.strerror or error}. Nothing written before is lost: make room or choose "
+            f"Cannot {doing} {path}: {error.strerror or error}. Nothing written before is lost: make room or choose "
             "another place (--out, -o, or METADR_DATA for data), then run the same command again."
         ) from error

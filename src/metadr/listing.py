@@ -8,7 +8,7 @@ from rich.table import Table as TextTable
 
 from metadr import models, settings
 from metadr.benchmarks import BENCHMARKS
-from metadr.core import Recipe, Training
+from metadr.core import ORACLES, Recipe, Training
 from metadr.errors import unknown
 from metadr.parts import PARTS
 from metadr.recipes import TABLES, get_table
@@ -79,8 +79,8 @@ def _methods() -> list[TextTable]:
     for name, part in PARTS.items():
         about = (part.__doc__ or "").strip().splitlines()[0]
         rows.append((name, about, ", ".join(settings.names(part))))
-    rows.append(("oracle-all", "train on all domains at once: data access, not a part", ""))
-    rows.append(("oracle-cumulative", "train on all domains so far: data access, not a part", ""))
+    seen = {"all": "all domains", "so_far": "all domains so far"}
+    rows += [(name, f"train on {seen[access]}: data access, not a part", "") for name, access in ORACLES.items()]
     return [_table("methods: any sum, such as er+meta-dr", ("part", "what", "fields"), rows)]
 
 

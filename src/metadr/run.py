@@ -1,9 +1,9 @@
 """One run: a model meets the domains of a recipe one after another and is tested on all of them in between."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +11,13 @@ import torch
 
 from metadr import models
 from metadr.benchmarks import check_recipe, get_benchmark, training_of
-from metadr.core import Domain, Recipe, Split, Training
+from metadr.core import Batch, Benchmark, Domain, Recipe, Split, Training
 from metadr.engine.learner import Learner, Terms, stream_seed
+from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.evaluate import Summary, confusion, score, summarise
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
-
-log = logging.getLogger("metadr")
 
 UNTRAINED = "untrained"
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches
@@ -72,8 +71,8 @@ def pick_device(name: str) -> torch.device:
     if device is None or device.type not in ("cpu", "cuda"):
         raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        gpus = torch.cuda.device_count() or "no"
-        raise UserError(f"Device '{name}' was asked for, but this machine has {gpus} usable GPU. Use --device auto.")
+        gpus = {0: "no usable GPU", 1: "one usable GPU"}.get(count := torch.cuda.device_count(), f"{count} usable GPUs")
+        raise UserError(f"Device '{name}' was asked for, but this machine has {gpus}. Use --device auto.")
     return device
 
 
@@ -96,15 +95,16 @@ def run(
         checkpoint_seconds: time between checkpoints within a domain; each domain's end has one anyway.
         watch: called every few steps.
     """
-    stages = advance(recipe, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds)
-    while True:
-        try:
-            progress = next(stages)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        if watch is not None:
-            watch(progress)
+    # Closed whatever happens: a run that an error in `watch` leaves half-way must not stay claimed.
+    with closing(advance(recipe, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds)) as stages:
+        while True:
+            try:
+                progress = next(stages)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            if watch is not None:
+                watch(progress)
 
 
 def advance(
@@ -112,6 +112,8 @@ def advance(
 ) -> Generator[Progress, None, Result]:
     """The same run as a generator that pauses every few steps, so that a caller can interleave several."""
     check_recipe(recipe)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"The seed must be a whole number >= 0. Got {seed!r} instead.")
     directory = RunDirectory(out, recipe, seed)
     if not directory.finished:
         chosen = pick_device(device)
@@ -131,12 +133,12 @@ class _Sequence:
         self.training = training_of(recipe)
         benchmark = get_benchmark(recipe.benchmark)
         self.task = benchmark.task
-        loaded = [self.task.check(benchmark.load(name)) for name in recipe.order]
-        self.domains = [_on_device(domain, self.training, device) for domain in loaded]
+        self.domains = [_on_device(domain, device) for domain in _load(benchmark, recipe)]
         self.data = [domain.fingerprint() for domain in self.domains]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
+        _check_fit(self.training, Network(module, self.task), self.domains)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
@@ -152,7 +154,8 @@ class _Sequence:
             if self.stage < len(self.domains):
                 self._begin()
             self._save()
-        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), **_peak_memory(self.device)})
+        (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
+        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2)})
 
     def _train(self) -> Generator[Progress, None, None]:
         started, first = time.monotonic(), self.step
@@ -255,15 +258,47 @@ class _Sequence:
         return self.seconds + time.monotonic() - self._resumed_at
 
 
-def _on_device(domain: Domain, training: Training, device: torch.device) -> Domain:
-    return domain._replace(
-        train=domain.train.first(training.limit).to(device), test=domain.test.first(training.limit).to(device)
-    )
+def _load(benchmark: Benchmark, recipe: Recipe) -> list[Domain]:
+    """The domains of a recipe, as its task wants them and, where they are mixed, of one shape."""
+    limit = training_of(recipe).limit
+    domains = [benchmark.task.check(_first(benchmark.load(name), limit)) for name in recipe.order]
+    for name, domain in zip(recipe.order, domains, strict=True):
+        if domain.name != name:
+            raise UserError(
+                f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
+                "Its load(name) must return the domain of that name."
+            )
+    sizes = {domain.name: "x".join(map(str, domain.train.x.shape[2:])) for domain in domains}
+    mixed = recipe.memory_per_domain or recipe.access != "current"
+    if mixed and len(set(sizes.values())) > 1:
+        raise UserError(
+            f"Method '{recipe.method_name}' puts images of several domains into one batch; they must have one shape. "
+            f"Got {', '.join(f'{name} {size}' for name, size in sizes.items())}. Resize them."
+        )
+    return domains
 
 
-def _peak_memory(device: torch.device) -> dict[str, float]:
-    if device.type == "cuda":
-        return {"peak_device_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1)}
-    import resource
+def _check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
+    """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
+    for domain in domains:
+        x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)
+        y = domain.train.y[:1].cpu().expand(training.batch_size, *domain.train.y.shape[1:])
+        try:
+            # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                network.loss(Batch(x, y), role="memory")
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            size = "x".join(map(str, x.shape[2:]))
+            raise UserError(
+                f"Model '{training.model}' cannot be trained on images of {size} in batches of {training.batch_size} "
+                f"({reason}). Choose another model or batch_size."
+            ) from error
 
-    return {"peak_host_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)}
+
+def _first(domain: Domain, limit: int | None) -> Domain:
+    return domain._replace(train=domain.train.first(limit), test=domain.test.first(limit))
+
+
+def _on_device(domain: Domain, device: torch.device) -> Domain:
+    return domain._replace(train=domain.train.to(device), test=domain.test.to(device))

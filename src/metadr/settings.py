@@ -51,7 +51,7 @@ def parse(owner: type, name: str, text: str) -> Any:
 
 
 def describe(owner: type, name: str) -> str:
-    """What a field allows, in words: 'a float >= 0'."""
+    """What a field allows, in words: 'a number >= 0'."""
     hint = typing.get_type_hints(owner)[name]
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     low, above = field.metadata.get("low"), field.metadata.get("above")

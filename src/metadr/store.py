@@ -120,11 +120,13 @@ class RunDirectory:
 
     def load(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or none."""
-        paths = self.checkpoints()
+        paths, damaged = self.checkpoints(), []
         for path in paths:
-            data = path.read_bytes()
+            with told(path, "read"):
+                data = path.read_bytes()
             if _digest(data) != path.stem.split("-")[-1]:
                 log.warning("%s is damaged (its hash differs): trying the one before it.", path)
+                damaged.append(path)
                 continue
             length = int.from_bytes(data[:8], "little")
             position = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["position"])
@@ -133,6 +135,8 @@ class RunDirectory:
                     f"{path} belongs to another recipe (key {position['key']}, this run has {self.key}). "
                     "Move it back to its own run, or remove it to start this one afresh."
                 )
+            for wrong in damaged:  # so that the next save keeps this one, and not them, to fall back on
+                wrong.unlink()
             return Checkpoint(position, load_tensors(data))
         if paths:
             log.warning("No checkpoint in %s is whole: starting afresh.", self.path)

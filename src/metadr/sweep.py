@@ -84,7 +84,6 @@ def sweep(
                 directory.write("failed.json", {"reason": reason, "traceback": traceback.format_exc()})
         else:
             outcome.done.append(job)
-            (directory.path / "failed.json").unlink(missing_ok=True)
         if watcher:
             what = "failed" if outcome.failed and outcome.failed[-1][0] == job else "done"
             watcher.note(f"{job.title}: {what} in {time.monotonic() - started:.0f} s")

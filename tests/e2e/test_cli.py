@@ -195,6 +195,20 @@ def test_a_failed_run_is_a_stored_result_and_the_others_go_on(
     assert not list(tmp_path.rglob("failed.json"))
 
 
+def test_a_failed_run_of_a_sweep_that_is_run_by_itself_has_not_failed(
+    make_toy: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_toy()
+    recipe = metadr.recipe("toy", "l2", tiny=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(metadr.L2, "end_domain", None)
+        outcome = sweep.sweep([sweep.Job(recipe, 0)], out=tmp_path, device="cpu")
+    assert [job.recipe for job, _ in outcome.failed] == [recipe]
+    assert list(tmp_path.rglob("failed.json"))
+    assert metadr.run(recipe, out=tmp_path, device="cpu").rows
+    assert not list(tmp_path.rglob("failed.json"))
+
+
 def test_a_sweep_leaves_a_run_alone_that_another_process_has(command: Command, tmp_path: Path) -> None:
     held = RunDirectory(tmp_path, get_table("demo", tiny=True).recipes[0], 0)
     with held.claimed():

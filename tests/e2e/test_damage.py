@@ -63,8 +63,8 @@ def checkpoints(path: Path) -> list[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that a run has found: everything but who holds it."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    """All that a run has found: not who holds it, nor what a kill left half-written."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock" and path.suffix != ".part"}
 
 
 def until(condition: Callable[[], bool]) -> None:

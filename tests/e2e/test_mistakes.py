@@ -206,6 +206,28 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_trained(
     assert {path.name for path in files(tmp_path)} <= {"lock", "recipe.json"}
 
 
+SMALLER = Split(images(4, 3, 6, 7), labels(4))
+
+
+@pytest.mark.parametrize("method", ["er", "oracle-all"])
+def test_images_of_two_shapes_cannot_be_mixed(
+    method: str, make_toy: Callable[..., Any], command: Command, tmp_path: Path
+) -> None:
+    """Where each domain is trained on alone, they may have two."""
+    loaded = {"a": Domain("a", GOOD, GOOD), "b": Domain("b", SMALLER, SMALLER)}
+    make_toy(domains=("a", "b"), protocols={"ab": ("a", "b")}, load=lambda name: loaded[name])
+    ended = command("run", "toy", "--tiny", "--method", method, "--out", tmp_path)
+    assert_told(ended, f"Method '{method}' puts images of several domains into one batch", "Got a 8x8, b 6x7. Resize")
+    assert command("run", "toy", "--tiny", "--out", tmp_path).code == 0
+
+
+def test_a_benchmark_that_gives_another_domain_than_was_asked_for(
+    make_toy: Callable[..., Any], command: Command, tmp_path: Path
+) -> None:
+    make_toy(load=lambda name: Domain("x", GOOD, GOOD))
+    assert_told(command("run", "toy", "--out", tmp_path), "gave domain 'x' where 'a' was asked for")
+
+
 def test_a_device_that_does_not_exist(make_toy: Callable[..., Any], command: Command, tmp_path: Path) -> None:
     make_toy()
     for device in ("nonsense", "cuda:x", "meta", "mps"):

@@ -260,6 +260,19 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     assert loaded.position["step"] == 3
 
 
+def test_a_damaged_checkpoint_is_not_kept_in_the_place_of_a_whole_one(directory: RunDirectory) -> None:
+    for step in (1, 2):
+        directory.save(moment(step))
+    damaged = directory.checkpoints()[0]
+    damaged.write_bytes(b"")
+    assert directory.load() is not None
+    directory.save(moment(3))
+    directory.checkpoints()[0].write_bytes(b"")
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.position["step"] == 1
+
+
 def test_a_fresh_run_has_no_checkpoint_and_no_warning(
     directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:

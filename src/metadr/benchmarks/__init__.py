@@ -6,14 +6,13 @@ from typing import Any
 from metadr import models, settings
 from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
-from metadr.core import Benchmark, Recipe, Training
+from metadr.core import ORACLES, Access, Benchmark, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
-ORACLES = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # named like methods, but they only see more data
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order")
 
 
@@ -104,14 +103,16 @@ def _named(name: str) -> tuple[Benchmark, tuple[str, ...]]:
     return benchmark, benchmark.protocols[protocol or next(iter(benchmark.protocols))]
 
 
-def _without_oracle(method: str) -> tuple[str, str]:
+def _without_oracle(method: str) -> tuple[Access, str]:
     """The data access that a method's name asks for, and the method without it."""
     names = [name.strip() for name in method.split("+")]
-    for oracle, access in ORACLES.items():
-        if oracle in names:
-            names.remove(oracle)
-            return access, "+".join(names) or "naive"
-    return "current", method
+    oracles = [name for name in names if name in ORACLES]
+    if len(oracles) > 1:
+        raise UserError(f"Method '{method}' names two oracles. Choose one: {' or '.join(ORACLES)}.")
+    if not oracles:
+        return "current", method
+    rest = [name for name in names if name not in ORACLES]
+    return ORACLES[oracles[0]], "+".join(rest) if rest else "naive"
 
 
 def _value(owner: type, field: str, value: Any) -> Any:

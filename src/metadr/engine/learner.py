@@ -90,6 +90,7 @@ class Learner:
         for part in self.recipe.method:
             self.part_state[part.name] = part.end_domain(domain, self._context(part))
         if self.recipe.memory_per_domain:
+            # Drawn in any case, so that the choice moves nothing but the memory.
             rows = torch.randperm(domain.train.num_images, generator=self.streams["memory"], device=self.device)
             if self.recipe.memory_choice == "first":
                 rows = torch.arange(domain.train.num_images, device=self.device)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from metadr.core import Batch, Context, Part
 from metadr.settings import setting
-from metadr.transforms import Drawn, draw, get_set
+from metadr.transforms import Drawn, TransformSet, draw, get_set
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Transforming(Part):
     """What the parts that transform images have in common: the set Psi, and how T is drawn from it."""
 
     transforms: str = setting("psi3", "transformation set (Psi), by name or as 'brightness+rotate:-30:30:7'")
-    compositions: int = setting(2, "transformations composed into one T (N)", low=1)
+    compositions: int | None = setting(None, "transformations composed into one T (N); none: as the set says, 2", low=1)
     per: Literal["batch", "image"] = setting("batch", "one T for the whole step, or one for every image")
     pick: Literal["operation", "pair"] = setting(
         "operation", "draw an operation, then its level; or uniformly over all pairs of both"
@@ -23,13 +23,16 @@ class Transforming(Part):
         super().__post_init__()
         get_set(self.transforms)
 
+    @property
+    def chosen(self) -> TransformSet:
+        found = get_set(self.transforms)
+        return replace(found, compositions=self.compositions or found.compositions)
+
     def content(self) -> dict[str, Any]:
-        chosen = replace(get_set(self.transforms), compositions=self.compositions)
-        return {**super().content(), "set": chosen.spec}
+        return {**super().content(), "set": self.chosen.spec}
 
     def draw_transformation(self, num_images: int, ctx: Context) -> Drawn:
-        chosen = replace(get_set(self.transforms), compositions=self.compositions)
-        return draw(chosen, num_images, ctx.rng, per=self.per, pick=self.pick)
+        return draw(self.chosen, num_images, ctx.rng, per=self.per, pick=self.pick)
 
     def transform(self, drawn: Drawn, batch: Batch, ctx: Context) -> Batch:
         """T applied to the images, and to the masks where it moves pixels."""

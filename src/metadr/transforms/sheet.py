@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 from torch import Tensor
 
 from metadr.errors import UserError
+from metadr.images import to_rgb
 from metadr.transforms.drawing import Drawn, draw
 from metadr.transforms.registry import get_transform
 from metadr.transforms.sets import get_set
@@ -42,7 +43,7 @@ def contact_sheet(
     rng = torch.Generator().manual_seed(seed)
     rows: list[list[tuple[Image.Image, list[str]]]] = []
     for image in images:
-        shown = image.convert("RGB")
+        shown = to_rgb(image)
         shown.thumbnail((cell, cell))
         batch = _to_tensor(shown).expand(columns - 1, -1, -1, -1)
         drawn = draw(source, columns - 1, rng, per="image", pick="operation")
@@ -86,7 +87,7 @@ def _read_images(folder: Path, limit: int) -> list[Image.Image]:
     for path in paths[: max(1, limit)]:
         try:
             with Image.open(path) as image:
-                images.append(image.convert("RGB"))
+                images.append(to_rgb(image))
         except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise UserError(f"Cannot read the image '{path}': repair or remove it.") from error
     return images
