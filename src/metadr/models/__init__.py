@@ -1,4 +1,4 @@
-"""Networks by name: the project's small ones, and every classifier of torchvision."""
+"""Networks by name: the project's small ones, and the classifiers of torchvision."""
 
 from collections.abc import Callable
 

@@ -28,7 +28,7 @@ class EWC(Part):
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain or the last one only")
     fisher_labels: Literal["true", "sampled"] = setting("true", "labels of the data, or drawn from the model")
     fisher_images: int | None = setting(None, "images that the Fisher is averaged over; none means all", low=1)
-    fisher_batch: int = setting(32, "per-image gradients held at once; changes memory and speed, not results", low=1)
+    fisher_batch: int = setting(32, "per-image gradients held at once; changes memory, speed and rounding", low=1)
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         return self.strength and self.strength * pull(ctx.params, ctx.state)
