@@ -154,9 +154,11 @@ class _Part:
         rest = memoryview(data)
         with _told(self.path):
             while rest:
-                rest = rest[self.handle.write(rest) :]
-        self.digest.update(data)
-        self.length += len(data)
+                # Counted as it is written: on a full disk what fitted is kept, and the part must know of it.
+                written = self.handle.write(rest)
+                self.digest.update(rest[:written])
+                self.length += written
+                rest = rest[written:]
 
     def clear(self) -> None:
         with _told(self.path):
