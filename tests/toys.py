@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from metadr import benchmarks, models
 from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Role, Split, Task, Training
-from metadr.engine.learner import Learner, Terms, stream_seed
+from metadr.engine.learner import Learner, stream_seed
 
 SIDE = 16
 IGNORED = 255
@@ -126,12 +126,12 @@ class Toy:
         module = self.module(seed) if module is None else module
         return Learner(recipe, training, self.task, module, seed=seed, device=torch.device("cpu"))
 
-    def play(self, learner: Learner, *, num_domains: int = 2, num_steps: int = 2) -> list[Terms]:
+    def play(self, learner: Learner, *, num_domains: int = 2, num_steps: int = 2) -> list[dict[str, float]]:
         """Train on the first domains in turn, each to its end."""
         taken = []
         for index, domain in enumerate(self.domains[:num_domains]):
             learner.begin_domain(domain.train, first=index == 0)
-            taken += learner.steps(num_steps)
+            taken += learner.steps(num_steps).read()[0]
             learner.end_domain(domain)
         return taken
 

@@ -159,25 +159,49 @@ def _size(x: Tensor) -> str:
 
 
 class Memory:
-    """M images of every past domain: one budget, shared by the parts that replay (ER) and that constrain (GEM)."""
+    """M images of every past domain: one budget, shared by the parts that replay (ER) and that constrain (GEM).
 
-    def __init__(self, batches: Sequence[Batch] = ()) -> None:
+    Its tensors have room for all that will be added and are written in place, so that what samples from them has the
+    same shape, and finds them in the same place, on every domain.
+    """
+
+    def __init__(self, room: int = 0) -> None:
         self.batches: list[Batch] = []
-        self.pool: Batch | None = None
-        for batch in batches:
-            self.add(batch)
+        self.room = room
+        self._rows: Split
+        self._count: Tensor  # of the rows that are filled, on the device
+
+    @property
+    def num_images(self) -> int:
+        return sum(len(batch.x) for batch in self.batches)
+
+    @property
+    def pool(self) -> Batch | None:
+        """All memories together."""
+        filled = self._rows.first(self.num_images) if self.batches else None
+        return filled and Batch(*filled, replayed=filled.num_images)
 
     def add(self, batch: Batch) -> None:
-        self.batches.append(batch._replace(replayed=len(batch.x)))
-        pool = Batch.stack(*self.batches)
-        self.pool = pool._replace(replayed=len(pool.x))
+        start, stop = self.num_images, self.num_images + len(batch.x)
+        if not self.batches:
+            size = max(self.room, stop)
+            self._rows = Split(*(part.new_zeros(size, *part.shape[1:]) for part in (batch.x, batch.y)))
+            self._count = torch.zeros((), dtype=torch.int64, device=batch.x.device)
+        if stop > self._rows.num_images:
+            raise RuntimeError(f"a memory with room for {self._rows.num_images} images was given {stop}")
+        self._rows.x[start:stop], self._rows.y[start:stop] = batch.x, batch.y
+        self._count.fill_(stop)
+        kept = Batch(self._rows.x[start:stop], self._rows.y[start:stop], len(batch.x))
+        self.batches.append(kept)
 
     def sample(self, num_images: int, rng: torch.Generator) -> Batch:
         """Draw uniformly with replacement from all memories together."""
-        if self.pool is None:
+        if not self.batches:
             raise RuntimeError("sampled an empty memory")
-        rows = torch.randint(len(self.pool.x), (num_images,), generator=rng, device=self.pool.x.device)
-        return Batch(self.pool.x[rows], self.pool.y[rows], num_images)
+        # In float64 a number below one times the count is below the count.
+        unit = torch.rand(num_images, generator=rng, device=self._count.device, dtype=torch.float64)
+        rows = (unit * self._count).long()
+        return Batch(self._rows.x[rows], self._rows.y[rows], num_images)
 
 
 class LossOf(Protocol):
@@ -217,6 +241,9 @@ class Part:
     name: ClassVar[str]
     revision: ClassVar[int] = 1  # part of the run key: raise it when an edit changes results
     uses_memory: ClassVar[bool] = False
+    samples_memory: ClassVar[bool] = (
+        False  # reads it by `sample` alone: its step has one shape on any number of domains
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -263,6 +290,10 @@ class Training:
         "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
     limit: int | None = setting(None, "use only the first images of every split", low=1)
+    precision: Literal["fp32", "tf32", "bf16"] = setting(
+        "fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU"
+    )
+    deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
 
     def __post_init__(self) -> None:
         check(self)

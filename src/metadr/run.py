@@ -11,8 +11,10 @@ import torch
 
 from metadr import models
 from metadr.benchmarks import check_recipe, get_benchmark, training_of
-from metadr.core import Batch, Benchmark, Domain, Recipe, Split, Training
-from metadr.engine.learner import Learner, Terms, stream_seed
+from metadr.core import Batch, Domain, Recipe, Split, Training
+from metadr.domains import load_domains
+from metadr.engine.ground import Ground
+from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
 from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.evaluate import Summary, confusion, score, summarise
@@ -20,7 +22,8 @@ from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
 UNTRAINED = "untrained"
-CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches
+CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
+LOOK_SECONDS = 0.5  # than some steps, as many as this takes
 
 
 class Progress(NamedTuple):
@@ -83,9 +86,12 @@ def run(
     out: str | Path = "runs",
     device: str = "auto",
     checkpoint_seconds: float = 30.0,
+    capture: bool = True,
     watch: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Run a recipe to its end, going on from its last checkpoint; a finished run is only read.
+
+    What `watch` raises stops the run at a checkpoint.
 
     Args:
         recipe: what to run.
@@ -93,10 +99,12 @@ def run(
         out: folder of run directories.
         device: auto, cpu, cuda or cuda:N.
         checkpoint_seconds: time between checkpoints within a domain; each domain's end has one anyway.
+        capture: on a GPU, record a step once and replay it: the same bits, sooner.
         watch: called every few steps.
     """
     # Closed whatever happens: a run that an error in `watch` leaves half-way must not stay claimed.
-    with closing(advance(recipe, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds)) as stages:
+    stages = advance(recipe, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds, capture=capture)
+    with closing(stages):
         while True:
             try:
                 progress = next(stages)
@@ -108,9 +116,18 @@ def run(
 
 
 def advance(
-    recipe: Recipe, seed: int = 0, *, out: str | Path = "runs", device: str = "auto", checkpoint_seconds: float = 30.0
+    recipe: Recipe,
+    seed: int = 0,
+    *,
+    out: str | Path = "runs",
+    device: str = "auto",
+    checkpoint_seconds: float = 30.0,
+    capture: bool = True,
 ) -> Generator[Progress, None, Result]:
-    """The same run as a generator that pauses every few steps, so that a caller can interleave several."""
+    """The same run as a generator that pauses every few steps, so that a caller can interleave several.
+
+    Closed while it pauses, it leaves a checkpoint of that moment.
+    """
     check_recipe(recipe)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"The seed must be a whole number >= 0. Got {seed!r} instead.")
@@ -118,30 +135,57 @@ def advance(
     if not directory.finished:
         chosen = pick_device(device)
         with directory.claimed():
-            yield from _Sequence(recipe, seed, directory, chosen, checkpoint_seconds).play()
+            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture)
+            yield from _in_legs(stages, Ground(training_of(recipe), chosen))
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
+
+
+def _in_legs(stages: Generator[Progress, None, None], ground: Ground) -> Generator[Progress, None, None]:
+    """Hold the ground while the run runs, and let go of it whenever it pauses."""
+    try:
+        while True:
+            with ground.held():
+                progress = next(stages, None)
+            if progress is None:
+                return
+            yield progress
+    finally:
+        with ground.held():
+            stages.close()
+
+
+def _play(*arguments: Any) -> Generator[Progress, None, None]:
+    yield from _Sequence(*arguments).play()  # made in here, so that its tensors are made on the run's own ground
 
 
 class _Sequence:
     """The state of a run while it runs."""
 
     def __init__(
-        self, recipe: Recipe, seed: int, directory: RunDirectory, device: torch.device, checkpoint_seconds: float
+        self,
+        recipe: Recipe,
+        seed: int,
+        directory: RunDirectory,
+        device: torch.device,
+        checkpoint_seconds: float,
+        capture: bool,
     ) -> None:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
         self.checkpoint_seconds = checkpoint_seconds
         self.training = training_of(recipe)
-        benchmark = get_benchmark(recipe.benchmark)
-        self.task = benchmark.task
-        self.domains = [_on_device(domain, device) for domain in _load(benchmark, recipe)]
-        self.data = [domain.fingerprint() for domain in self.domains]
+        self.task = get_benchmark(recipe.benchmark).task
+        self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
+        self.domains = [resident.domain for resident in self._residents]
+        self.data = [resident.fingerprint for resident in self._residents]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
         _check_fit(self.training, Network(module, self.task), self.domains)
-        self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device)
+        self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
+        self._launched = 0  # steps of this domain that are on their way; `step` of them are known to be sound
+        self._chunk = CHUNK
         self._resumed_at = self._saved_at = time.monotonic()
 
     def play(self) -> Generator[Progress, None, None]:
@@ -158,36 +202,56 @@ class _Sequence:
         self.directory.write("done.json", {"seconds": round(self._elapsed(), 2)})
 
     def _train(self) -> Generator[Progress, None, None]:
-        started, first = time.monotonic(), self.step
-        while self.step < self.training.steps:
-            taken = self.learner.steps(min(CHUNK, self.training.steps - self.step))
+        """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
+        self._launched = first = self.step
+        started = time.monotonic()
+        taken = self._launch()
+        while taken is not None:
+            due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
+            ahead = self._launch() if self.device.type == "cuda" and not due else None
             terms = self._look(taken)
-            self.step += len(taken)
             rate = (self.step - first) / (time.monotonic() - started)
-            left = (len(self.domains) - self.stage) * self.training.steps - self.step
-            yield Progress(
-                domain=self.domains[self.stage].name,
-                stage=self.stage,
-                num_stages=len(self.domains),
-                step=self.step,
-                num_steps=self.training.steps,
-                terms=terms,
-                steps_per_second=rate,
-                seconds_left=left / rate,
-            )
-            if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
+            if self.device.type == "cuda":
+                self._chunk = min(LOOK_EVERY, max(1, int(rate * LOOK_SECONDS)))
+            try:
+                yield self._progress(terms, rate)
+            except GeneratorExit:
+                if ahead is not None:
+                    self._look(ahead)
                 self._save()
+                raise
+            if due:
+                self._save()
+            taken = ahead or self._launch()
 
-    def _look(self, taken: list[Terms]) -> dict[str, float]:
+    def _launch(self) -> Taken | None:
+        num_steps = min(self._chunk, self.training.steps - self._launched)
+        self._launched += num_steps
+        return self.learner.steps(num_steps) if num_steps else None
+
+    def _progress(self, terms: dict[str, float], rate: float) -> Progress:
+        left = (len(self.domains) - self.stage) * self.training.steps - self.step
+        return Progress(
+            domain=self.domains[self.stage].name,
+            stage=self.stage,
+            num_stages=len(self.domains),
+            step=self.step,
+            num_steps=self.training.steps,
+            terms=terms,
+            steps_per_second=rate,
+            seconds_left=left / rate,
+        )
+
+    def _look(self, taken: Taken) -> dict[str, float]:
         """Read the losses of a chunk, the only time the host waits for the device; stop where one is not finite."""
-        losses = torch.stack([terms.loss for terms in taken]).tolist()
-        for offset, loss in enumerate(losses, start=1):
-            if not math.isfinite(loss):
-                raise self._lost(f"The loss is {loss} at", offset)
-        # The last step's own update shows in no loss before the next chunk, and that may never come.
-        if not torch.stack([value.isfinite().all() for value in self.learner.network.params.values()]).all():
-            raise self._lost("The weights are no longer finite after", len(taken))
-        return {"loss": losses[-1], **{name: float(term) for name, term in taken[-1].by_name.items()}}
+        steps, finite = taken.read()
+        for offset, terms in enumerate(steps, start=1):
+            if not math.isfinite(terms["loss"]):
+                raise self._lost(f"The loss is {terms['loss']} at", offset)
+        if not finite:
+            raise self._lost("The weights are no longer finite after", len(steps))
+        self.step += len(steps)
+        return steps[-1]
 
     def _lost(self, what: str, offset: int) -> UserError:
         return UserError(
@@ -258,29 +322,9 @@ class _Sequence:
         return self.seconds + time.monotonic() - self._resumed_at
 
 
-def _load(benchmark: Benchmark, recipe: Recipe) -> list[Domain]:
-    """The domains of a recipe, as its task wants them and, where they are mixed, of one shape."""
-    limit = training_of(recipe).limit
-    domains = [benchmark.task.check(_first(benchmark.load(name), limit)) for name in recipe.order]
-    for name, domain in zip(recipe.order, domains, strict=True):
-        if domain.name != name:
-            raise UserError(
-                f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
-                "Its load(name) must return the domain of that name."
-            )
-    sizes = {domain.name: "x".join(map(str, domain.train.x.shape[2:])) for domain in domains}
-    mixed = recipe.memory_per_domain or recipe.access != "current"
-    if mixed and len(set(sizes.values())) > 1:
-        raise UserError(
-            f"Method '{recipe.method_name}' puts images of several domains into one batch; they must have one shape. "
-            f"Got {', '.join(f'{name} {size}' for name, size in sizes.items())}. Resize them."
-        )
-    return domains
-
-
 def _check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
-    for domain in domains:
+    for domain in {domain.train.x.shape[2:]: domain for domain in domains}.values():
         x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)
         y = domain.train.y[:1].cpu().expand(training.batch_size, *domain.train.y.shape[1:])
         try:
@@ -294,11 +338,3 @@ def _check_fit(training: Training, network: Network, domains: list[Domain]) -> N
                 f"Model '{training.model}' cannot be trained on images of {size} in batches of {training.batch_size} "
                 f"({reason}). Choose another model or batch_size."
             ) from error
-
-
-def _first(domain: Domain, limit: int | None) -> Domain:
-    return domain._replace(train=domain.train.first(limit), test=domain.test.first(limit))
-
-
-def _on_device(domain: Domain, device: torch.device) -> Domain:
-    return domain._replace(train=domain.train.to(device), test=domain.test.to(device))

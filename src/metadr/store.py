@@ -23,6 +23,8 @@ from metadr.files import told, write_file
 log = logging.getLogger("metadr")
 
 FORMAT = 1  # of the files below; part of the key
+# Fields of Training that older runs do not have, with the value that they ran with: so their keys still hold.
+LATER_FIELDS = (("precision", "fp32"), ("deterministic", True))
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
@@ -37,7 +39,11 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
         "memory_per_domain": recipe.memory_per_domain,
         "memory_choice": recipe.memory_choice,
         "access": recipe.access,
-        "training": dataclasses.asdict(training_of(recipe)),
+        "training": {
+            name: value
+            for name, value in dataclasses.asdict(training_of(recipe)).items()
+            if (name, value) not in LATER_FIELDS
+        },
         "seed": seed,
     }
 

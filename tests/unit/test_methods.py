@@ -120,7 +120,7 @@ def test_meta_dr_without_its_terms_is_naive(toy, toys):
         calls = forward_calls(each)
         terms = toy.play(each, num_steps=8)
         counts[name] = len(calls)
-        assert all(list(term.by_name) == ["clean"] for term in terms)
+        assert all(list(term) == ["loss", "clean"] for term in terms)
     assert counts == {"meta-dr": 16, "naive": 16}
     assert torch.equal(learner.streams["meta-dr"].get_state(), stream)
     ours, theirs = learner.state(), naive.state()
@@ -462,10 +462,10 @@ def test_pull_is_the_plain_sum_over_past_domains(kind, anchors, toy, monkeypatch
 @pytest.mark.parametrize("kind", [L2, EWC])
 def test_pull_begins_at_zero_and_enters_the_loss(kind, toy):
     learner = toy.on_second_domain(toy.learner(kind(strength=5.0)), num_steps=3)
-    first, *_, last = learner.steps(6)
-    assert first.by_name[kind.name] == 0
-    assert last.by_name[kind.name] > 0
-    torch.testing.assert_close(last.loss, last.by_name["clean"] + last.by_name[kind.name])
+    first, *_, last = learner.steps(6).read()[0]
+    assert first[kind.name] == 0
+    assert last[kind.name] > 0
+    assert last["loss"] == pytest.approx(last["clean"] + last[kind.name])
 
 
 def test_stronger_pull_keeps_parameters_closer(classification):

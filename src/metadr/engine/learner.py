@@ -1,21 +1,42 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
+from metadr.engine.capture import Captured
 from metadr.engine.network import Network
+
+LOOK_EVERY = 256  # the most steps that may be taken before somebody looks at their losses
 
 
 class Terms(NamedTuple):
-    """What a step leaves to look at: device tensors, read only when somebody asks."""
+    """The loss of a step and the terms that it is the sum of, as device tensors."""
 
     loss: Tensor
     by_name: dict[str, Tensor]
+
+
+class Taken(NamedTuple):
+    """What a row of steps left to look at, on its way to the host; reading it waits for those steps alone."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    ready: torch.cuda.Event | None
+
+    def read(self) -> tuple[list[dict[str, float]], bool]:
+        """The loss and its terms at every step, and whether all weights are finite after the last."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        *values, finite = self.values.tolist()
+        width = len(self.names)
+        rows = [values[start : start + width] for start in range(0, len(values), width)]
+        return [dict(zip(self.names, row, strict=True)) for row in rows], bool(finite)
 
 
 def stream_seed(seed: int, *names: object) -> int:
@@ -25,39 +46,71 @@ def stream_seed(seed: int, *names: object) -> int:
 
 
 class Learner:
-    """All that a step reads or writes. What a part may see of it is a `Context`."""
+    """All that a step reads or writes. What a part may see of it is a `Context`.
+
+    With `capture`, on a GPU, the first step on data of some shape runs as it is and is then recorded; later steps
+    replay it, and so do those on later domains of the same shape, whose data are written over the old ones.
+    """
 
     def __init__(
-        self, recipe: Recipe, training: Training, task: Task, module: nn.Module, *, seed: int, device: torch.device
+        self,
+        recipe: Recipe,
+        training: Training,
+        task: Task,
+        module: nn.Module,
+        *,
+        seed: int,
+        device: torch.device,
+        capture: bool = True,
     ) -> None:
         self.recipe, self.training, self.task, self.seed, self.device = recipe, training, task, seed, device
-        self.network = Network(module.to(device), task, scaling=training.scaling, batch_norm=training.batch_norm)
-        self.memory = Memory()
+        self.network = Network(
+            module.to(device),
+            task,
+            scaling=training.scaling,
+            batch_norm=training.batch_norm,
+            precision=training.precision,
+        )
+        self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]
         self.streams = {name: self._stream(name) for name in names}
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
-        self._hidden_rng = torch.Generator().manual_seed(stream_seed(seed, "hidden")).get_state()
+        self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
         self._train: Split
+        self._capturing = capture and device.type == "cuda"
+        self._captured: Captured | None = None
+        self._read: dict[str, Tensor] = {}  # what the recorded step reads
+        self._log = _Log(device)
 
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
-        settings = self.training
-        self._train = train
-        lr = settings.lr if first else settings.later_lr
-        params = list(self.network.params.values())
-        if settings.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(params, lr=lr)
-        else:
-            self.optimizer = torch.optim.SGD(params, lr=lr, momentum=settings.momentum)
+        lr = self.training.lr if first else self.training.later_lr
+        if self._overwritten_by(train):
+            for slots in self.optimizer.state.values():
+                for value in slots.values():
+                    value.zero_()
+            self.optimizer.param_groups[0]["lr"].fill_(lr)
+            return
+        self._captured = None
+        # Recorded steps read the same tensors again: a copy, since others may read the original.
+        self._train = Split(train.x.clone(), train.y.clone()) if self._capturing else train
+        self.optimizer = self._new_optimizer(lr)
 
-    def steps(self, num_steps: int) -> list[Terms]:
-        """Take steps in a row; layers that draw by themselves (dropout) use this learner's own hidden stream."""
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._hidden_rng)
-            taken = [self.step() for _ in range(num_steps)]
-            self._hidden_rng = torch.get_rng_state()
-        return taken
+    def steps(self, num_steps: int) -> Taken:
+        """Take up to LOOK_EVERY steps in a row, without waiting for them."""
+        if num_steps > LOOK_EVERY:
+            raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
+        for _ in range(num_steps):
+            if self._captured is not None:
+                self._captured.replay()
+                continue
+            with self._own_layers_rng():
+                self._logged_step()
+                if self._capturing:
+                    self._read = self._readable(self._train)
+                    self._captured = Captured(self._logged_step, [*self.streams.values(), self._layers_rng])
+        return self._log.taken(num_steps, list(self.network.params.values()))
 
     def step(self) -> Terms:
         """One update: the loss of the viewed batch plus every part's penalty, its gradient through every part."""
@@ -106,16 +159,15 @@ class Learner:
                     tensors[f"optimizer/{index}/{slot}"] = value
         for name, rng in self.streams.items():
             tensors[f"stream/{name}"] = rng.get_state()
-        tensors["stream_of_layers"] = self._hidden_rng
-        for name, state in self.part_state.items():
-            for key, value in state.items():
-                tensors[f"part/{name}/{key}"] = value
+        tensors["stream_of_layers"] = self._layers_rng.get_state()
+        tensors |= _named("part", self.part_state)
         for index, batch in enumerate(self.memory.batches):
             tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
         return tensors
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to a checkpointed state; call `begin_domain` first, so that there is an optimiser to fill."""
+        self._captured = None
         self.network.load(_below(tensors, "model/"))
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _below(tensors, "optimizer/").items():
@@ -124,18 +176,15 @@ class Learner:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
         for name, rng in self.streams.items():
             rng.set_state(tensors[f"stream/{name}"].cpu())
-        self._hidden_rng = tensors["stream_of_layers"].cpu()
+        self._layers_rng.set_state(tensors["stream_of_layers"].cpu())
         self.part_state = {
             name: {key: value.to(self.device) for key, value in _below(tensors, f"part/{name}/").items()}
             for name in self.part_state
         }
         stored = _below(tensors, "memory/")
-        self.memory = Memory(
-            [
-                Batch(stored[f"{index}/x"].to(self.device), stored[f"{index}/y"].to(self.device))
-                for index in range(len(stored) // 2)
-            ]
-        )
+        self.memory = Memory(self.memory.room)
+        for number in range(len(stored) // 2):
+            self.memory.add(Batch(stored[f"{number}/x"].to(self.device), stored[f"{number}/y"].to(self.device)))
 
     def _context(self, part: Part) -> Context:
         own = self.streams[part.name]
@@ -164,8 +213,102 @@ class Learner:
             batch_size=self.training.batch_size,
         )
 
+    def _logged_step(self) -> None:
+        self._log.write(self.step())
+
+    def _overwritten_by(self, train: Split) -> bool:
+        """Write a new domain's data and parts' state over those that the recorded step reads, if they fit.
+
+        The memory has been added to in place.
+        """
+        new = self._readable(train)
+        if self._captured is None or not _alike(self._read, new):
+            return False
+        for name, value in new.items():
+            self._read[name].copy_(value)
+        self.part_state = {name: _below(self._read, f"part/{name}/") for name in self.part_state}
+        return True
+
+    def _readable(self, train: Split) -> dict[str, Tensor]:
+        """All that a step reads and does not write, but for the memory as far as it is only sampled from."""
+        each = [part for part in self.recipe.method if part.uses_memory and not part.samples_memory]
+        memories = self.memory.batches if each else self.memory.batches[:1]
+        return {
+            "train/x": train.x,
+            "train/y": train.y,
+            **_named("part", self.part_state),
+            **{f"memory/{index}": batch.x for index, batch in enumerate(memories)},
+        }
+
+    def _new_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        params, on_gpu = list(self.network.params.values()), self.device.type == "cuda"
+        rate = torch.tensor(lr, device=self.device) if on_gpu else lr  # on a GPU a tensor, to be overwritten
+        if self.training.optimizer == "adam":
+            return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=on_gpu)
+        return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=on_gpu)
+
+    @contextmanager
+    def _own_layers_rng(self) -> Iterator[None]:
+        """Layers that draw by themselves (dropout) draw from torch's global stream: lend them this learner's own."""
+        if self.device.type == "cuda":
+            default = torch.cuda.default_generators[self._layers_rng.device.index or 0]
+            before = default.graphsafe_get_state()
+            default.graphsafe_set_state(self._layers_rng)
+            try:
+                yield
+            finally:
+                default.graphsafe_set_state(before)
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._layers_rng.get_state())
+            yield
+            self._layers_rng.set_state(torch.get_rng_state())
+
     def _stream(self, name: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(stream_seed(self.seed, name))
+
+
+class _Log:
+    """The terms of the last steps, kept on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.names: tuple[str, ...] = ()
+        self.values: Tensor
+        self.position = torch.arange(LOOK_EVERY, device=device)[:, None]
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def write(self, terms: Terms) -> None:
+        names = ("loss", *terms.by_name)
+        row = torch.stack([terms.loss, *terms.by_name.values()]).double()
+        if names != self.names:
+            self.names, self.values = names, row.new_zeros(LOOK_EVERY, len(names))
+        self.values.copy_(torch.where(self.position == self.cursor, row, self.values))
+        self.cursor += 1
+
+    def taken(self, num_steps: int, weights: list[Tensor]) -> Taken:
+        """Send the last steps' terms to the host, and begin anew."""
+        # The last step's own update shows in no loss before the next row of steps, and that may never come.
+        finite = torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()
+        values = torch.cat((self.values[:num_steps].flatten(), finite.double()[None]))
+        self.cursor.zero_()
+        if not values.is_cuda:
+            return Taken(self.names, values, None)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        return Taken(self.names, host, ready)
+
+
+def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}/{key}": value for name, group in groups.items() for key, value in group.items()}
+
+
+def _alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> bool:
+    """Whether two groups have the same names, shapes and types."""
+    return {name: (value.shape, value.dtype) for name, value in old.items()} == {
+        name: (value.shape, value.dtype) for name, value in new.items()
+    }
 
 
 def _add(terms: list[Tensor]) -> Tensor:

@@ -17,11 +17,13 @@ class Replay(Part):
     """
 
     name: ClassVar[str] = "er"
+    revision: ClassVar[int] = 2
     uses_memory: ClassVar[bool] = True
+    samples_memory: ClassVar[bool] = True
 
     replay_batch: int | None = setting(None, "images from memory in a batch; none means as many as new ones", low=1)
 
     def extend(self, batch: Batch, ctx: Context) -> Batch:
-        if ctx.memory.pool is None:
+        if not ctx.memory.batches:
             return batch
         return Batch.stack(batch, ctx.memory.sample(self.replay_batch or ctx.batch_size, ctx.rng))

@@ -1,0 +1,64 @@
+"""What a run computes on: device, stream, precision and determinism, held for one leg of the run at a time."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from metadr.core import Training
+from metadr.errors import UserError
+
+
+class Ground:
+    """Torch's global switches as one run needs them, and on a GPU a stream of the run's own.
+
+    `with ground.held(): learner.steps(100)`
+
+    The switches are the process's, not the run's: they are put back before anyone else runs, another lane or the
+    caller of a paused run.
+    """
+
+    def __init__(self, training: Training, device: torch.device) -> None:
+        if training.precision == "tf32" and device.type != "cuda":
+            raise UserError(f"Precision 'tf32' needs a GPU, and this run is on {device.type}. Use fp32, bf16 or a GPU.")
+        self.training = training
+        self.stream = _stream(device)
+        if self.stream and training.deterministic:
+            # cuBLAS reads it when its handle is made; torch refuses deterministic matrix products without it.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        if self.stream is None:
+            yield
+            return
+        precision = "tf32" if self.training.precision == "tf32" else "ieee"
+        switches = (
+            (torch.backends.cuda.matmul, "fp32_precision", precision),
+            (torch.backends.cudnn.conv, "fp32_precision", precision),  # type: ignore[attr-defined]
+            (torch.backends.cudnn, "deterministic", self.training.deterministic),
+            (torch.backends.cudnn, "benchmark", False),
+            (torch.utils.deterministic, "fill_uninitialized_memory", False),
+        )
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
+        strict = torch.are_deterministic_algorithms_enabled()
+        lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+        try:
+            _set(switches)
+            torch.use_deterministic_algorithms(self.training.deterministic)
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=lenient)
+            _set(before)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _set(switches: "tuple[tuple[Any, str, Any], ...] | list[tuple[Any, str, Any]]") -> None:
+    for owner, name, value in switches:
+        setattr(owner, name, value)

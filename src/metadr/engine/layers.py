@@ -1,0 +1,119 @@
+"""How a network's own layers compute during a pass: batch norm under a statistics policy, convolutions trimmed."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from metadr import kernels
+from metadr.errors import UserError
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+class BatchNorms:
+    """The batch norms of a module that keep running statistics."""
+
+    def __init__(self, module: nn.Module) -> None:
+        found = {path: layer for path, layer in module.named_modules() if _keeps_statistics(path, layer)}
+        self._layers = list(found.values())
+        self._plain = [layer for layer in self._layers if type(layer).forward is _BatchNorm.forward and layer.affine]
+        self._running: dict[str, Tensor] = {}
+        self._counters: dict[str, Tensor] = {}
+        for path, layer in found.items():
+            prefix = f"{path}." if path else ""
+            self._running[f"{prefix}running_mean"] = layer.running_mean
+            self._running[f"{prefix}running_var"] = layer.running_var
+            self._counters[f"{prefix}num_batches_tracked"] = layer.num_batches_tracked
+        self._momenta = [layer.momentum for layer in self._layers for _ in ("mean", "var")]
+
+    @property
+    def names(self) -> set[str]:
+        return {*self._running, *self._counters}
+
+    def zeros(self) -> dict[str, Tensor]:
+        """Zeroed twins of the running statistics: a pass leaves momentum * statistic in them. One tensor, one fill."""
+        if not self._running:
+            return {}
+        sizes = [value.numel() for value in self._running.values()]
+        twins = next(iter(self._running.values())).new_zeros(sum(sizes)).split(sizes)  # type: ignore[no-untyped-call]
+        return dict(zip(self._running, twins, strict=True))
+
+    @contextmanager
+    def tracking(self, tracked: bool) -> Iterator[None]:
+        """Let a training pass write its statistics, or leave them out; it counts no batches in either case."""
+        for layer in self._layers:
+            layer.track_running_stats, layer.num_batches_tracked = tracked, None
+        try:
+            with _computing(self._plain, _normalise):
+                yield
+        finally:
+            for layer, counter in zip(self._layers, self._counters.values(), strict=True):
+                layer.track_running_stats, layer.num_batches_tracked = True, counter
+
+    def move(self, statistics: list[Tensor]) -> None:
+        """Move the running statistics by what one pass left."""
+        running = list(self._running.values())
+        torch._foreach_mul_(running, [1 - momentum for momentum in self._momenta])
+        torch._foreach_add_(running, statistics)
+        torch._foreach_add_(list(self._counters.values()), 1)
+
+
+@contextmanager
+def _computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -> Iterator[None]:
+    """Let layers compute as `forward` does for the length of a pass."""
+    for layer in layers:
+        layer.forward = functools.partial(forward, layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+@contextmanager
+def trimmed(module: nn.Module) -> Iterator[None]:
+    """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass."""
+    convs = [layer for layer in module.modules() if type(layer) is nn.Conv2d and _pads_with_zeros(layer)]
+    with _computing(convs, _convolve):
+        yield
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    stride, padding, dilation = (cast(tuple[int, int], pair) for pair in (layer.stride, layer.padding, layer.dilation))
+    return kernels.conv2d(x, layer.weight, layer.bias, stride, padding, dilation, layer.groups)
+
+
+def _normalise(layer: _BatchNorm, x: Tensor) -> Tensor:
+    layer._check_input_dim(x)  # type: ignore[no-untyped-call]
+    momentum = cast(float, layer.momentum)
+    mean, var = (layer.running_mean, layer.running_var) if layer.track_running_stats else (None, None)
+    if x.dtype == layer.weight.dtype:
+        return kernels.batch_norm(x, layer.weight, layer.bias, mean, var, momentum, layer.eps)
+    return F.batch_norm(x, mean, var, layer.weight, layer.bias, True, momentum, layer.eps)
+
+
+def _pads_with_zeros(layer: nn.Conv2d) -> bool:
+    return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+
+def _keeps_statistics(path: str, layer: nn.Module) -> bool:
+    if isinstance(layer, _InstanceNorm) and layer.running_mean is not None:
+        raise UserError(
+            f"Instance norm '{path}' keeps running statistics, which no statistics policy covers. "
+            "Make it with track_running_stats=False."
+        )
+    if not isinstance(layer, _BatchNorm) or layer.running_mean is None:
+        return False
+    if layer.momentum is None:
+        raise UserError(
+            f"Batch norm '{path}' has momentum=None (a cumulative average), which no statistics policy covers. "
+            "Give it a number such as 0.1."
+        )
+    return True
