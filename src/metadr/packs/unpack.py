@@ -270,17 +270,17 @@ def _place(run: _Staged, root: Path, *, replace: bool) -> Verdict:
 def _take_forward(run: _Staged, place: Path) -> None:
     """Replace a run by one that is further along, or finished: whatever moment this ends at, it can go on or be redone.
 
-    environment.json comes before the checkpoint: after a kill between the two, the next unpack does both again.
+    What says how far it is, the checkpoint or done.json, comes last: after a kill before it the next unpack does all of
+    this again. Scores that are ahead of the checkpoint are what a run that is killed may leave, too.
     """
     before = checkpoints(place)
     (place / "done.json").unlink(missing_ok=True)  # its scores are about to change
-    _move(run, place, "environment.json")
+    for name in ("environment.json", "failed.json", "rows.json"):
+        _move(run, place, name)
     if run.checkpoint:
         newest = max(count(run.checkpoint), 1 + max((count(path.name) for path in before), default=0))
         digest = run.checkpoint.split("-", 2)[2]
         (run.folder / run.checkpoint).replace(place / f"checkpoint-{newest:06d}-{digest}")
-    _move(run, place, "failed.json")
-    _move(run, place, "rows.json")
     _move(run, place, "done.json")
     for path in before:
         path.unlink()
