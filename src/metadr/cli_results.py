@@ -40,8 +40,8 @@ def pack(
     packed = packs.pack(file, out=out, only=only, light=light, checkpoints=checkpoints, max_size=limit)
     left_out = f", {packed.left_out} left out" if packed.left_out else ""
     console.print(
-        f"Packed {packed.finished} finished and {packed.unfinished} unfinished runs with {packed.checkpoints} "
-        f"checkpoints{left_out}.",
+        f"Packed {packed.finished} finished and {packed.unfinished} unfinished runs; checkpoints: "
+        f"{packed.checkpoints}{left_out}.",
         soft_wrap=True,
     )
     for each in packed.files:
@@ -50,7 +50,7 @@ def pack(
 
 @app.command()
 def unpack(
-    files: Annotated[list[Path], typer.Argument(help="files that 'metadr results pack' wrote", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="files that 'metadr results pack' wrote", metavar="FILE")],
     out: Out = Path("runs"),
     replace: Annotated[
         bool, typer.Option("--replace", help="where both are finished and their scores differ, take the pack's")
@@ -58,8 +58,8 @@ def unpack(
 ) -> None:
     """Put packed runs into a folder of runs; 'metadr run', 'sweep' and 'report' go on from there.
 
-    Of a run that is in both, the finished one stays, else the one that is further along. One that a process is running
-    is left alone.
+    Of a run that is in both, the finished one stays, else the one that is further along.
+    One that a process is running is left alone.
     """
     done = packs.unpack(files, out=out, replace=replace)
     busy = f" Left alone, because a process is running them: {', '.join(done.busy)}." if done.busy else ""

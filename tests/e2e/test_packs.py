@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_a_pack_to_the_same_bits(
     whole = metadr.run(recipe, out=tmp_path / "whole", device="cpu")
     left = leave(recipe, tmp_path / "a", looks=5)  # in the second domain
     ended = command("results", "pack", tmp_path / "p.tar.gz", "--out", tmp_path / "a")
-    assert ended.out.startswith("Packed 0 finished and 1 unfinished runs with 1 checkpoints.\nWrote ")
+    assert ended.out.startswith("Packed 0 finished and 1 unfinished runs; checkpoints: 1.\nWrote ")
     ended = command("results", "unpack", tmp_path / "p.tar.gz", "--out", tmp_path / "b")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == "0 finished and 1 unfinished runs: 1 new, 0 kept, 0 replaced.\n"
@@ -121,7 +121,7 @@ def test_a_run_that_another_process_is_running_is_packed_and_left_alone(
 
     assert launch(*run, *order, "--out", str(tmp_path / "live"), meanwhile=meddle).code == 0
     packed, unpacked = told
-    assert packed.out.startswith("Packed 0 finished and 1 unfinished runs with 1 checkpoints.")
+    assert packed.out.startswith("Packed 0 finished and 1 unfinished runs; checkpoints: 1.")
     assert (unpacked.code, unpacked.err) == (0, "")
     assert unpacked.out.startswith("0 finished and 1 unfinished runs: 0 new, 0 kept, 0 replaced. Left alone, because a")
     unpack([tmp_path / "live.tar.gz"], out=tmp_path / "b")
