@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from metadr import cli_data, listing
+from metadr import cli_data, cli_results, listing
 from metadr.benchmarks import make_recipe
 from metadr.display import Watch, duration
 from metadr.errors import UserError
@@ -48,6 +48,7 @@ app = typer.Typer(
 bench = typer.Typer(help="Measure speed against what users could pick instead.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_results.app, name="results")
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]

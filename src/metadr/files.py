@@ -1,20 +1,20 @@
 """Files that are written whole or not at all, and what a file system refuses told in one sentence."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from metadr.errors import UserError
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
     part = path.with_name(path.name + ".part")
     with told(path):
         try:
             with part.open("wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)

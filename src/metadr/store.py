@@ -28,6 +28,10 @@ LATER_FIELDS = (("precision", "fp32"), ("deterministic", True))
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
+class Busy(UserError):
+    """The run is another process's at the moment."""
+
+
 def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     """All that decides a run's result, as JSON: equal identities are the same experiment."""
     return {
@@ -49,8 +53,11 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 
 def key_of(recipe: Recipe, seed: int) -> str:
-    text = json.dumps(identity(recipe, seed), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return key_of_identity(identity(recipe, seed))
+
+
+def key_of_identity(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class Checkpoint(NamedTuple):
@@ -75,6 +82,13 @@ class RunDirectory:
         self.identity = identity(recipe, seed)
         self.path = Path(out) / recipe.benchmark / f"{recipe.method_name}-seed{seed}-{self.key}"
 
+    @classmethod
+    def at(cls, path: Path, content: dict[str, Any]) -> "RunDirectory":
+        """The run of a folder by its identity: its benchmark need not be known here."""
+        made = cls.__new__(cls)
+        made.key, made.identity, made.path = key_of_identity(content), content, path
+        return made
+
     @property
     def finished(self) -> bool:
         return (self.path / "done.json").exists()
@@ -91,7 +105,7 @@ class RunDirectory:
             except BlockingIOError:
                 handle.seek(0)
                 holder = handle.read().strip() or "unknown"
-                raise UserError(
+                raise Busy(
                     f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
                 ) from None
             with told(self.path):
@@ -134,8 +148,7 @@ class RunDirectory:
                 log.warning("%s is damaged (its hash differs): trying the one before it.", path)
                 damaged.append(path)
                 continue
-            length = int.from_bytes(data[:8], "little")
-            position = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["position"])
+            position = position_of(data)
             if position["key"] != self.key:
                 raise UserError(
                     f"{path} belongs to another recipe (key {position['key']}, this run has {self.key}). "
@@ -162,6 +175,13 @@ class RunDirectory:
             )
 
 
+def position_of(data: bytes) -> dict[str, Any]:
+    """Where a checkpoint stands, from the header of its bytes."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    position: dict[str, Any] = json.loads(header["__metadata__"]["position"])
+    return position
+
+
 def _count(path: Path) -> int:
     return int(path.stem.split("-")[1])
 
@@ -171,8 +191,9 @@ def _digest(data: bytes) -> str:
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
-    """Every finished run at or below a folder, in a stable order."""
+    """Every finished run at or below a folder, in a stable order; what is being unpacked, in a hidden one, is none."""
     root = Path(folder)
     if not root.exists():
         raise UserError(f"No folder {root}. Give a folder of runs, such as the --out of 'metadr run'.")
-    return sorted(path.parent for path in root.rglob("done.json") if (path.parent / "rows.json").exists())
+    folders = (path.parent for path in root.rglob("done.json") if (path.parent / "rows.json").exists())
+    return sorted(path for path in folders if not any(part[0] == "." for part in path.relative_to(root).parts))

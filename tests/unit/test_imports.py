@@ -21,8 +21,8 @@ LAYERS = [
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
-    ["recipes", "sweep", "report", "display", "bench"],
-    ["listing", "cli_data"],
+    ["recipes", "sweep", "report", "display", "bench", "packs"],
+    ["listing", "cli_data", "cli_results"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -79,6 +79,18 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path
     What the archive is, its content says and not its name. The folder appears when all of it is there; a kill leaves
     a hidden folder beside it at most, which the next attempt removes. Times, owners and modes are not kept.
     """
+    kind = _kind_of_archive(archive)
+    with _new_folder(folder) as building:
+        _extract(archive, kind, building, limits or Limits())
+    return folder
+
+
+def unpack_into(archive: Path, folder: Path, *, limits: Limits | None = None) -> None:
+    """The same into an empty folder that is the caller's alone, and the caller's to remove if this fails."""
+    _extract(archive, _kind_of_archive(archive), folder, limits or Limits())
+
+
+def _kind_of_archive(archive: Path) -> Kind:
     if not archive.is_file():
         raise UserError(f"No archive {archive}. Give a zip, tar, tar.gz, tar.bz2, tar.xz or gz file.")
     with _intact(archive):
@@ -88,15 +100,17 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path
             f"{archive} is no zip, tar, gz, bz2 or xz archive, or its beginning is damaged. Get it again, or unpack it "
             "by hand and give the folder."
         )
-    with _new_folder(folder) as building:
-        writer = _Writer(archive, building, limits or Limits())
-        if kind == "zip":
-            _unpack_zip(archive, writer)
-        else:
-            _unpack_stream(archive, kind, writer)
-        if not writer.num_files:
-            raise UserError(f"{archive} holds no files. Get it again, or give another archive or folder.")
-    return folder
+    return kind
+
+
+def _extract(archive: Path, kind: Kind, folder: Path, limits: Limits) -> None:
+    writer = _Writer(archive, folder, limits)
+    if kind == "zip":
+        _unpack_zip(archive, writer)
+    else:
+        _unpack_stream(archive, kind, writer)
+    if not writer.num_files:
+        raise UserError(f"{archive} holds no files. Get it again, or give another archive or folder.")
 
 
 class _Writer:
