@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,13 +12,15 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from metadr import cli_data, cli_results, listing
-from metadr.benchmarks import make_recipe
+from metadr.benchmarks import make_recipe, with_training
 from metadr.display import Watch, duration
 from metadr.errors import UserError
 from metadr.files import write_file
 from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
+from metadr.run import Progress
 from metadr.run import run as run_recipe
+from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
@@ -55,6 +57,8 @@ Out = Annotated[Path, typer.Option(help="folder of runs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="shrink everything to seconds")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="seeds 0 to N-1")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")]
+Eager = Annotated[bool, typer.Option("--eager", help="on a GPU, take every step as it is: slower, the same bits")]
 
 
 @app.command("list")
@@ -69,17 +73,33 @@ def run(
     recipe: Annotated[str, typer.Argument(help="benchmark and protocol, such as embedded/p1")],
     method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "naive",
     seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")] = None,
+    set_: Set = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     tiny: Tiny = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="time between checkpoints")] = 30.0,
+    eager: Eager = False,
 ) -> None:
     """Run one recipe; a run that was stopped goes on where it was."""
     made = make_recipe(recipe, method, tiny=tiny, **_assignments(set_ or []))
-    with Watch(console) as watch:
-        watch.begin(made.method_name)
-        result = run_recipe(made, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds, watch=watch.show)
+    title = made.method_name
+    with Stop() as stop, Watch(console) as watch:
+
+        def look(now: Progress) -> None:
+            watch.show(title, now)
+            if stop():
+                raise Stopped  # which leaves a checkpoint
+
+        watch.begin(title)
+        result = run_recipe(
+            made,
+            seed,
+            out=out,
+            device=device,
+            checkpoint_seconds=checkpoint_seconds,
+            capture=not eager,
+            watch=look,
+        )
     _print_tables(read_records(result.path))
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
 
@@ -88,13 +108,27 @@ def run(
 def sweep(
     table: Annotated[str, typer.Argument(help="a table, such as demo")],
     seeds: Seeds = None,
+    set_: Set = None,
     out: Out = Path("runs"),
     device: Device = "auto",
+    lanes: Annotated[str, typer.Option(help="runs side by side on a GPU: a number, or auto")] = "auto",
+    minutes: Annotated[float | None, typer.Option(min=0, help="stop at a checkpoint after so long")] = None,
     tiny: Tiny = False,
+    eager: Eager = False,
 ) -> None:
-    """Run what is missing of a table, one run after another, and show it."""
+    """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
     chosen = get_table(table, tiny=tiny)
-    _sweep_and_report(chosen, seeds or chosen.seeds, out, device, out / table)
+    recipes = [with_training(recipe, **_assignments(set_ or [])) for recipe in chosen.recipes]
+    _sweep_and_report(
+        chosen._replace(recipes=tuple(recipes)),
+        seeds or chosen.seeds,
+        out,
+        out / table,
+        device=device,
+        lanes=_lanes(lanes),
+        capture=not eager,
+        minutes=minutes,
+    )
 
 
 @app.command()
@@ -102,7 +136,7 @@ def demo(seeds: Seeds = None, out: Out = Path("runs/demo"), device: Device = "cp
     """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits."""
     chosen = get_table("demo", tiny=tiny)
     started = time.monotonic()
-    _sweep_and_report(chosen, seeds or chosen.seeds, out, device, out / "demo")
+    _sweep_and_report(chosen, seeds or chosen.seeds, out, out / "demo", device=device)
     console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
 
 
@@ -174,19 +208,34 @@ def _assignments(texts: list[str]) -> dict[str, str]:
     return assignments
 
 
-def _sweep_and_report(table: Table, num_seeds: int, out: Path, device: str, stem: Path) -> None:
+def _lanes(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"--lanes must be 'auto' or a whole number >= 1. Got '{text}' instead.")
+    return int(text)
+
+
+def _sweep_and_report(
+    table: Table, num_seeds: int, out: Path, stem: Path, *, minutes: float | None = None, **options: Any
+) -> None:
     jobs = plan(table.recipes, range(num_seeds), out)
     console.print(
         f"{table.name}: {table.about}. {len(table.recipes)} recipes x {num_seeds} seeds, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )
-    with Watch(console) as watch:
-        outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch)
+    with Stop(minutes) as stop, Watch(console) as watch:
+        outcome = sweep_jobs(jobs.missing, out=out, watcher=watch, stop=stop, **options)
+    if stop.interrupted:
+        raise Stopped
     records = _records_of([*jobs.finished, *outcome.done], out)
     if records:
         _print_tables(records)
         _print_written(write_report(records, stem))
+    left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
+    if left:
+        console.print(f"Time is up with {left} runs left. The same command goes on from the last checkpoints.")
     if outcome.failed:
         reasons = " ".join(f"{job.title}: {reason}" for job, reason in outcome.failed)
         raise UserError(

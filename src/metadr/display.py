@@ -3,15 +3,16 @@
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from metadr.run import Progress as Standing
+from metadr.sweep import Standing as SweepStanding
 
 
 class Watch:
     """Shows runs in progress on a terminal: domain, step, loss terms, steps per second, time left.
 
-    `with Watch(console) as watch: run(recipe, watch=watch.show)`
+    `with Watch(console) as watch: run(recipe, watch=lambda now: watch.show("naive", now))`
     """
 
     def __init__(self, console: Console) -> None:
@@ -23,7 +24,8 @@ class Watch:
             transient=True,
             disable=not self._live,
         )
-        self._bar = self._bars.add_task("starting", total=None, standing="")
+        self._runs: dict[str, TaskID] = {}
+        self._overall: TaskID | None = None
 
     def __enter__(self) -> "Watch":
         self._bars.start()
@@ -36,22 +38,41 @@ class Watch:
 
     def begin(self, title: str) -> None:
         """Announce a run before its first step, while its data are made or read."""
-        self._bars.update(self._bar, description=title, total=None, completed=0, standing="loading")
+        self._runs[title] = self._bars.add_task(title, total=None, standing="loading")
 
-    def note(self, text: str) -> None:
-        """Leave a line above the display, or in the log where there is none."""
-        self._bars.console.print(f"  {text}", soft_wrap=True)
-
-    def show(self, now: Standing) -> None:
+    def show(self, title: str, now: Standing) -> None:
         if not self._live:
             return
+        if title not in self._runs:
+            self.begin(title)
         terms = " ".join(f"{name} {value:.3f}" for name, value in now.terms.items())
         self._bars.update(
-            self._bar,
+            self._runs[title],
             total=now.num_stages * now.num_steps,
             completed=now.stage * now.num_steps + now.step,
             standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  "
-            f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left\n{terms}",
+            f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left"
+            + (f"\n{terms}" if len(self._runs) == 1 else ""),
+        )
+
+    def end(self, title: str, text: str) -> None:
+        """Take a run off the display and leave a line above it, or in the log where there is none."""
+        if title in self._runs:
+            self._bars.remove_task(self._runs.pop(title))
+        self._bars.console.print(f"  {text}", soft_wrap=True)
+
+    def overall(self, now: SweepStanding) -> None:
+        if not self._live:
+            return
+        if self._overall is None:
+            self._overall = self._bars.add_task("all runs", total=None, standing="")
+        left = "" if now.seconds_left is None else f"  {duration(now.seconds_left)} left"
+        self._bars.update(
+            self._overall,
+            total=now.done + now.running + now.left,
+            completed=now.done,
+            standing=f"{now.done} done, {now.running} running, {now.left} to go  "
+            f"{now.steps_per_second:.1f} steps/s{left}",
         )
 
 

@@ -35,7 +35,7 @@ def load_domains(recipe: Recipe, device: torch.device) -> list[Resident]:
 
 def _resident(recipe: Recipe, name: str, device: torch.device) -> Resident:
     benchmark, limit = get_benchmark(recipe.benchmark), training_of(recipe).limit
-    key = (benchmark.name, benchmark.fingerprint_of((name,)), name, limit, device)
+    key = (benchmark, benchmark.fingerprint_of((name,)), name, limit, device)
     resident = _RESIDENTS.get(key)
     if resident is None:
         domain = benchmark.load(name)

@@ -2,15 +2,16 @@
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from metadr.benchmarks import check_recipe
+from metadr.benchmarks import check_recipe, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
-from metadr.run import Progress, pick_device, run
+from metadr.lanes import Lanes, Stages, interleave
+from metadr.run import Progress, advance, pick_device
 from metadr.store import RunDirectory
 
 
@@ -54,37 +55,107 @@ def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Pl
     return Plan([job for job in jobs if job not in finished], finished)
 
 
+class Standing(NamedTuple):
+    """Where a whole sweep stands."""
+
+    done: int
+    running: int
+    left: int
+    steps_per_second: float  # of all runs together
+    seconds_left: float | None  # none before anything can be said
+
+
 class Watcher(Protocol):
     """Whoever follows a sweep."""
 
-    def begin(self, title: str) -> None: ...
+    def show(self, title: str, now: Progress) -> None: ...
 
-    def show(self, now: Progress) -> None: ...
+    def end(self, title: str, text: str) -> None: ...
 
-    def note(self, text: str) -> None: ...
+    def overall(self, now: Standing) -> None: ...
 
 
 def sweep(
-    jobs: Sequence[Job], *, out: str | Path = "runs", device: str = "auto", watcher: Watcher | None = None
+    jobs: Sequence[Job],
+    *,
+    out: str | Path = "runs",
+    device: str = "auto",
+    lanes: Lanes = "auto",
+    capture: bool = True,
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run the jobs one after another. A failed run keeps its traceback in failed.json; the others go on."""
-    pick_device(device)  # a wrong one is refused once, not once a run
-    outcome = Outcome([], [])
-    for number, job in enumerate(jobs, start=1):
-        directory = RunDirectory(out, job.recipe, job.seed)
-        if watcher:
-            watcher.begin(f"[{number}/{len(jobs)}] {job.title}")
-        started = time.monotonic()
-        try:
-            run(job.recipe, job.seed, out=out, device=device, watch=watcher.show if watcher else None)
-        except Exception as error:
-            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            outcome.failed.append((job, reason))
-            with suppress(UserError), directory.claimed():  # unless another process has it, or the disk is full
-                directory.write("failed.json", {"reason": reason, "traceback": traceback.format_exc()})
+    """Run the jobs, as many side by side as there are lanes. A failed run keeps its traceback; the others go on.
+
+    Args:
+        jobs: what to run.
+        out: folder of run directories.
+        device: auto, cpu, cuda or cuda:N.
+        lanes: how many runs share the device; auto finds out.
+        capture: on a GPU, record a step once and replay it.
+        watcher: told of every turn.
+        stop: asked between turns; once it is true, what is running stops at a checkpoint.
+    """
+    chosen = pick_device(device)  # a wrong one is refused once, not once a run
+    outcome, tally = Outcome([], []), _Tally(jobs)
+    # A checkpoint stops all lanes while it is written; on a GPU that would be every other second.
+    seconds = 30 if chosen.type == "cpu" else 300
+
+    def start(job: Job) -> Stages:
+        tally.started[job] = time.monotonic()
+        return advance(job.recipe, job.seed, out=out, device=str(chosen), checkpoint_seconds=seconds, capture=capture)
+
+    for happened in interleave(jobs, start, lanes, chosen, stop):
+        job = happened.job
+        if happened.progress is not None:
+            tally.went_on(job, happened.progress)
+            if watcher:
+                watcher.show(job.title, happened.progress)
+        elif happened.error is not None:
+            outcome.failed.append((job, _keep(happened.error, RunDirectory(out, job.recipe, job.seed))))
         else:
             outcome.done.append(job)
         if watcher:
-            what = "failed" if outcome.failed and outcome.failed[-1][0] == job else "done"
-            watcher.note(f"{job.title}: {what} in {time.monotonic() - started:.0f} s")
+            if happened.progress is None:
+                what = "failed" if happened.error else "done"
+                watcher.end(job.title, f"{job.title}: {what} in {tally.ended(job):.0f} s")
+            watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
+
+
+def _keep(error: BaseException, directory: RunDirectory) -> str:
+    """Write a failed run's traceback into its directory; the reason in one sentence."""
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    with suppress(UserError), directory.claimed():  # unless another process has it, or the disk is full
+        directory.write("failed.json", {"reason": reason, "traceback": "".join(traceback.format_exception(error))})
+    return reason
+
+
+class _Tally:
+    """Counts steps, to say how long a sweep will take."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.total = {job: training_of(job.recipe).steps * len(job.recipe.order) for job in jobs}
+        self.first: dict[Job, int] = {}  # steps that a job had taken when it went on here
+        self.taken: dict[Job, int] = {}
+        self.started: dict[Job, float] = {}
+        self.running: set[Job] = set()
+        self.began = time.monotonic()
+
+    def went_on(self, job: Job, now: Progress) -> None:
+        self.running.add(job)
+        self.taken[job] = now.stage * now.num_steps + now.step
+        self.first.setdefault(job, self.taken[job])
+
+    def ended(self, job: Job) -> float:
+        self.running.discard(job)
+        self.taken[job] = self.total[job]
+        self.first.setdefault(job, self.total[job])
+        return time.monotonic() - self.started[job]
+
+    def standing(self, ended: int) -> Standing:
+        steps = sum(self.taken[job] - self.first[job] for job in self.taken)
+        rate = steps / max(time.monotonic() - self.began, 1e-9)
+        left = sum(self.total.values()) - sum(self.taken.values())
+        num_left = len(self.total) - ended - len(self.running)
+        return Standing(ended, len(self.running), num_left, rate, left / rate if steps else None)

@@ -162,13 +162,13 @@ def test_a_generator_that_is_closed_in_the_middle_goes_on_with_the_same_bits(
     recipe = metadr.recipe("toy", method, tiny=True, model="dropping", steps=21)
     whole = metadr.run(recipe, seed=3, out=tmp_path / "whole", device="cpu")
     left: list[Progress] = []
-    for looks in (1, 2, 4, 5):
+    for looks in (1, 2, 1, 3):  # closing it leaves a checkpoint of that moment, whatever the time between checkpoints
         going = advance(recipe, 3, out=tmp_path / "left", device="cpu", checkpoint_seconds=checkpoint_seconds)
         left.append([next(going) for _ in range(looks)][-1])
         going.close()
         assert not RunDirectory(tmp_path / "left", recipe, 3).finished
     resumed = metadr.run(recipe, seed=3, out=tmp_path / "left", device="cpu", checkpoint_seconds=checkpoint_seconds)
-    assert len({(now.domain, now.step) for now in left}) == 4
+    assert [(now.domain, now.step) for now in left] == [("a", 10), ("a", 21), ("b", 10), ("c", 10)]
     assert resumed.rows == whole.rows
     assert_same_tensors(newest(resumed.path), newest(whole.path))
 

@@ -21,7 +21,9 @@ LAYERS = [
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
-    ["recipes", "sweep", "report", "display", "bench", "packs"],
+    ["lanes", "stopping", "recipes", "report"],
+    ["sweep"],
+    ["display", "bench", "packs"],
     ["listing", "cli_data", "cli_results"],
     ["cli"],
 ]

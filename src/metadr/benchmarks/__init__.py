@@ -95,6 +95,12 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     return check_recipe(Recipe(benchmark.name, method=tuple(parts), overrides=tuple(overrides.items()), **whole))
 
 
+def with_training(recipe: Recipe, **fields: Any) -> Recipe:
+    """The recipe with other settings of its training; values as they are, or as text from the command line."""
+    values = {name: _value(Training, name, value) for name, value in fields.items()}
+    return check_recipe(dataclasses.replace(recipe, overrides=tuple({**dict(recipe.overrides), **values}.items())))
+
+
 def _named(name: str) -> tuple[Benchmark, tuple[str, ...]]:
     short, _, protocol = name.partition("/")
     if short not in BENCHMARKS or (protocol and protocol not in BENCHMARKS[short].protocols):

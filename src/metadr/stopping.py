@@ -1,0 +1,44 @@
+"""Stopping in good order: on Ctrl-C, when the system asks for it, or when the time is up."""
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stop:
+    """Says whether to stop. The first signal asks what is running to stop at a checkpoint; a second one interrupts it.
+
+    `with Stop(minutes=9) as stop: sweep(jobs, stop=stop)`
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, minutes: float | None = None) -> None:
+        self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self._before: dict[int, Any] = {}
+        self.interrupted = False
+
+    def __call__(self) -> bool:
+        return self.interrupted or self.out_of_time
+
+    @property
+    def out_of_time(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():  # signals belong to it alone
+            self._before = {each: signal.signal(each, self._ask) for each in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
