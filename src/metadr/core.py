@@ -15,6 +15,7 @@ from metadr.settings import check, names, setting
 
 Params = dict[str, Tensor]
 Access = Literal["current", "so_far", "all"]
+Precision = Literal["fp32", "tf32", "bf16"]
 ORACLES: dict[str, Access] = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # they only see more data
 # How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
 Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
@@ -290,9 +291,7 @@ class Training:
         "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
     limit: int | None = setting(None, "use only the first images of every split", low=1)
-    precision: Literal["fp32", "tf32", "bf16"] = setting(
-        "fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU"
-    )
+    precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")
     deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -77,8 +78,9 @@ def interleave(
                     break
             width.look(running)
     finally:
-        for lane in running:
-            lane.stages.close()
+        with ExitStack() as closing:  # all of them, whatever one of them raises
+            for lane in reversed(running):
+                closing.callback(lane.stages.close)
 
 
 class _Width:

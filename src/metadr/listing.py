@@ -46,6 +46,60 @@ def transform_speeds(measured: dict[str, Any]) -> TextTable:
     return _table(title, columns, rows)
 
 
+def step_speeds(measured: dict[str, Any]) -> TextTable:
+    """What `metadr bench step` measured."""
+    rows = [
+        (
+            row["method"],
+            row["precision"],
+            row["contender"],
+            f"{row['ms']:.2f}",
+            " to ".join(f"{value:.2f}" for value in row["quartiles_ms"]),
+            f"{row['ratio']:.2f}",
+            "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}",
+            f"{100 * row['share_of_limit']:.1f} %",
+        )
+        for row in measured["rows"]
+    ]
+    title = "{model}, {size}x{size}, batch of {batch}, n = {n} times {steps} steps".format(**measured)
+    columns = ("method", "precision", "", "ms a step", "quartiles", "x ours", "MiB", "of the arithmetic limit")
+    return _table(f"{title}; {_machine(measured)}", columns, rows)
+
+
+def sweep_speeds(measured: dict[str, Any]) -> TextTable:
+    """What `metadr bench sweep` measured."""
+    rows = [
+        (
+            row["sweep"],
+            str(row["runs"]),
+            f"{row['seconds']:.1f}",
+            f"{row['seconds_a_run']:.2f}",
+            f"{row['ms_a_step']:.2f}",
+        )
+        for row in measured["rows"]
+    ]
+    title = "{method}, {model}, {steps} steps a run, {precision}".format(**measured)
+    columns = ("sweep", "runs", "seconds", "seconds a run", "ms a step and run")
+    return _table(f"{title}; {_machine(measured)}", columns, rows)
+
+
+def precision_errors(measured: dict[str, Any]) -> TextTable:
+    """What `metadr bench precision` measured: a row for each stop."""
+    names = list(dict.fromkeys(row["precision"] for row in measured["rows"]))
+    errors = {(row["step"], row["precision"]): row for row in measured["rows"]}
+    rows = [
+        (str(step), *(f"{100 * errors[step, name]['error']:.3g} %" for name in names))
+        for step in dict.fromkeys(row["step"] for row in measured["rows"])
+    ]
+    title = "{method}, {model}, {benchmark}, {domain}: gradient off by, against float64, n = {n}".format(**measured)
+    return _table(f"{title}; {_machine(measured)}", ("after step", *names), rows)
+
+
+def _machine(measured: dict[str, Any]) -> str:
+    made = measured["environment"]
+    return f"{made['gpu'] or made['processor']}, torch {made['torch']}"
+
+
 def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:
     table = TextTable(title=title, title_justify="left")
     for index, column in enumerate(columns):

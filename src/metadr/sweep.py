@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from metadr.benchmarks import check_recipe, training_of
 from metadr.core import Recipe
+from metadr.engine.ground import check_precision
 from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
 from metadr.run import Progress, advance, pick_device
@@ -97,6 +98,8 @@ def sweep(
         stop: asked between turns; once it is true, what is running stops at a checkpoint.
     """
     chosen = pick_device(device)  # a wrong one is refused once, not once a run
+    for training in {training_of(job.recipe) for job in jobs}:
+        check_precision(training, chosen)
     outcome, tally = Outcome([], []), _Tally(jobs)
     # A checkpoint stops all lanes while it is written; on a GPU that would be every other second.
     seconds = 30 if chosen.type == "cpu" else 300
@@ -149,8 +152,9 @@ class _Tally:
 
     def ended(self, job: Job) -> float:
         self.running.discard(job)
+        # What is missing of a failed run, or was there before, nobody takes here.
+        self.first[job] = self.first.get(job, 0) + self.total[job] - self.taken.get(job, 0)
         self.taken[job] = self.total[job]
-        self.first.setdefault(job, self.total[job])
         return time.monotonic() - self.started[job]
 
     def standing(self, ended: int) -> Standing:

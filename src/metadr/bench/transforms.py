@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
+from metadr.bench.timing import quartiles
 from metadr.provenance import environment
 from metadr.transforms import Drawn, Per, TransformSet, draw, get_set, get_transform
 
@@ -94,11 +95,11 @@ def _measure(source: TransformSet, shape: tuple[int, int], batch: int, repeats: 
         "width": shape[1],
         "per": per,
         "metadr_ms": statistics.median(ours),
-        "metadr_quartiles_ms": _quartiles(ours),
+        "metadr_quartiles_ms": quartiles(ours),
         "pillow_ms": statistics.median(pillow),
-        "pillow_quartiles_ms": _quartiles(pillow),
+        "pillow_quartiles_ms": quartiles(pillow),
         "ratio": sum(pillow) / sum(ours),
-        "ratio_quartiles": _quartiles([theirs / mine for theirs, mine in zip(pillow, ours, strict=True)]),
+        "ratio_quartiles": quartiles([theirs / mine for theirs, mine in zip(pillow, ours, strict=True)]),
         "same_pixels": same,
     }
 
@@ -118,8 +119,3 @@ def _milliseconds(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return 1e3 * (time.perf_counter() - start)
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    low, high = np.quantile(values, [0.25, 0.75]).tolist()
-    return [low, high]

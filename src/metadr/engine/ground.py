@@ -11,6 +11,11 @@ from metadr.core import Training
 from metadr.errors import UserError
 
 
+def check_precision(training: Training, device: torch.device) -> None:
+    if training.precision == "tf32" and device.type != "cuda":
+        raise UserError(f"Precision 'tf32' needs a GPU, and this run is on {device.type}. Use fp32, bf16 or a GPU.")
+
+
 class Ground:
     """Torch's global switches as one run needs them, and on a GPU a stream of the run's own.
 
@@ -21,8 +26,7 @@ class Ground:
     """
 
     def __init__(self, training: Training, device: torch.device) -> None:
-        if training.precision == "tf32" and device.type != "cuda":
-            raise UserError(f"Precision 'tf32' needs a GPU, and this run is on {device.type}. Use fp32, bf16 or a GPU.")
+        check_precision(training, device)
         self.training = training
         self.stream = _stream(device)
         if self.stream and training.deterministic:

@@ -113,7 +113,16 @@ class Learner:
         return self._log.taken(num_steps, list(self.network.params.values()))
 
     def step(self) -> Terms:
-        """One update: the loss of the viewed batch plus every part's penalty, its gradient through every part."""
+        """One update: the gradient of the loss, through the optimiser."""
+        terms, grads = self.gradient()
+        for param, grad in zip(self.network.params.values(), grads, strict=True):
+            param.grad = grad
+        self.optimizer.step()
+        self.network.settle()
+        return terms
+
+    def gradient(self) -> tuple[Terms, list[Tensor]]:
+        """The loss of the viewed batch plus every part's penalty, and its gradient through every part."""
         parts = self.recipe.method
         contexts = {part.name: self._context(part) for part in parts}
         raw = self._train.sample(self.training.batch_size, self.streams["outer"])
@@ -128,15 +137,10 @@ class Learner:
             if isinstance(penalty, Tensor):
                 terms[part.name] = penalty
         total = _add(list(terms.values()))
-        params = list(self.network.params.values())
-        grads = list(torch.autograd.grad(total, params, materialize_grads=True))
+        grads = list(torch.autograd.grad(total, list(self.network.params.values()), materialize_grads=True))
         for part in parts:
             grads = part.gradient(grads, contexts[part.name])
-        for param, grad in zip(params, grads, strict=True):
-            param.grad = grad
-        self.optimizer.step()
-        self.network.settle()
-        return Terms(total.detach(), {name: term.detach() for name, term in terms.items()})
+        return Terms(total.detach(), {name: term.detach() for name, term in terms.items()}), grads
 
     def end_domain(self, domain: Domain) -> None:
         """Let every part keep what it needs of a domain that is about to go, and remember M of its images."""

@@ -29,7 +29,10 @@ def batch_norm(
     eps: float,
 ) -> Tensor:
     """F.batch_norm(..., training=True), which moves the running statistics that it is given."""
-    y: Tensor = _Normalise.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+    if x.numel() == x.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    # Made contiguous out here, where autograd sees it: a copy that forward saved would be a constant to the second.
+    y: Tensor = _Normalise.apply(x.contiguous(), weight, bias, running_mean, running_var, momentum, eps)
     return y
 
 
@@ -37,7 +40,6 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
         running_mean, running_var, momentum, eps = rest
-        x = x.contiguous()
         if _in_cudnn(x, eps):
             y, mean, invstd, reserve = torch.ops.aten.cudnn_batch_norm(
                 x, weight, bias, running_mean, running_var, True, momentum, eps
