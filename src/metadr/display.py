@@ -1,10 +1,14 @@
 """The live display of running experiments: quiet where nobody watches."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from metadr.progress import Watch as Tell
+from metadr.progress import Work
 from metadr.run import Progress as Standing
 
 
@@ -42,6 +46,11 @@ class Watch:
         """Leave a line above the display, or in the log where there is none."""
         self._bars.console.print(f"  {text}", soft_wrap=True)
 
+    def work(self, now: Work) -> None:
+        """Show how far the work before the first step is."""
+        standing = f"{now.what} {now.done:,}" + (f" of {now.total:,}" if now.total else "")
+        self._bars.update(self._bar, total=now.total or None, completed=now.done, standing=standing)
+
     def show(self, now: Standing) -> None:
         if not self._live:
             return
@@ -53,6 +62,21 @@ class Watch:
             standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  "
             f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left\n{terms}",
         )
+
+
+@contextmanager
+def working(console: Console) -> Iterator[Tell]:
+    """A bar for every piece of work that is told of, with the time that is left of it; quiet where nobody watches."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+
+        def tell(now: Work) -> None:
+            if now.what not in bars:
+                bars[now.what] = progress.add_task(now.what, total=now.total or None)
+            progress.update(bars[now.what], completed=now.done)
+
+        yield tell
 
 
 def duration(seconds: float) -> str:

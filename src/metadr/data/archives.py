@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from metadr.errors import UserError
+from metadr.progress import Meter, Watch
 
 CHUNK = 1 << 18  # bytes read and written at once
 HEADERS = 16 << 20  # bytes that may be unpacked between two members of a tar: their headers are read into memory
@@ -73,7 +74,7 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path:
+def unpack(archive: Path, folder: Path, *, limits: Limits | None = None, watch: Watch | None = None) -> Path:
     """Unpack a zip, a tar (plain or gz, bz2, xz) or a single compressed file into a new folder.
 
     What the archive is, its content says and not its name. The folder appears when all of it is there; a kill leaves
@@ -89,7 +90,7 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path
             "by hand and give the folder."
         )
     with _new_folder(folder) as building:
-        writer = _Writer(archive, building, limits or Limits())
+        writer = _Writer(archive, building, limits or Limits(), Meter(f"unpacking {archive.name}", 0, watch))
         if kind == "zip":
             _unpack_zip(archive, writer)
         else:
@@ -102,10 +103,11 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path
 class _Writer:
     """Writes the members of one archive below a folder, and refuses those it should not."""
 
-    def __init__(self, archive: Path, root: Path, limits: Limits) -> None:
+    def __init__(self, archive: Path, root: Path, limits: Limits, meter: Meter) -> None:
         self.archive = archive
         self.root = root
         self.limits = limits
+        self.meter = meter
         with _intact(archive):
             self.packed = max(archive.stat().st_size, 1)
         self.num_bytes = self.num_members = self.num_files = 0
@@ -132,6 +134,7 @@ class _Writer:
         if size is not None and self.num_bytes - before != size:
             raise _damaged(self.archive, f"{shown(name)} has {self.num_bytes - before} bytes instead of {size}")
         self.num_files += 1
+        self.meter.add()
 
     def refuse(self, name: str, what: str) -> UserError:
         return _refused(self.archive, f"its member {shown(name)} {what}")
