@@ -12,14 +12,16 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from metadr import cli_data, listing
-from metadr.benchmarks import make_recipe
-from metadr.display import Watch, duration
+from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare
+from metadr.core import Recipe
+from metadr.display import Watch, duration, working
 from metadr.errors import UserError
 from metadr.files import write_file
 from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
 from metadr.run import run as run_recipe
 from metadr.store import RunDirectory
+from metadr.survey import survey
 from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
 
@@ -67,17 +69,33 @@ def list_(kind: Annotated[str, typer.Argument(help=f"of {', '.join(listing.KINDS
 def run(
     recipe: Annotated[str, typer.Argument(help="benchmark and protocol, such as embedded/p1")],
     method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "naive",
+    data: Annotated[Path | None, typer.Option(metavar="ROOT", help="folder: where your images are")] = None,
+    order: Annotated[str | None, typer.Option(help="domains separated by commas, as --set order=")] = None,
+    model: Annotated[str | None, typer.Option(help="network, as --set model=")] = None,
     seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")] = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     tiny: Tiny = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="time between checkpoints")] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what there is and what it takes, then stop")] = False,
 ) -> None:
     """Run one recipe; a run that was stopped goes on where it was."""
-    made = make_recipe(recipe, method, tiny=tiny, **_assignments(set_ or []))
+    fields = _assignments(set_ or [])
+    for option, field, value in (("--data", "root", data), ("--order", "order", order), ("--model", "model", model)):
+        if value is not None and field in fields:
+            raise UserError(f"{option} and --set {field}= say the same thing twice. Leave one of them out.")
+        if value is not None:
+            fields[field] = str(value)
+    if data is not None:
+        _check_takes_data(recipe)
+    made = make_recipe(recipe, method, tiny=tiny, **fields)
+    if dry_run:
+        _print_survey(made, seed, out, device)
+        return
     with Watch(console) as watch:
         watch.begin(made.method_name)
+        prepare(made, watch.work)
         result = run_recipe(made, seed, out=out, device=device, checkpoint_seconds=checkpoint_seconds, watch=watch.show)
     _print_tables(read_records(result.path))
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
@@ -173,7 +191,32 @@ def _assignments(texts: list[str]) -> dict[str, str]:
     return assignments
 
 
+def _check_takes_data(recipe: str) -> None:
+    name = recipe.partition("/")[0]
+    if name in BENCHMARKS and "root" not in data_fields(BENCHMARKS[name]):
+        taking = [each for each, benchmark in BENCHMARKS.items() if "root" in data_fields(benchmark)]
+        raise UserError(
+            f"Benchmark '{name}' has its own images and takes no --data. Leave it out, or run {' or '.join(taking)}."
+        )
+
+
+def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
+    with working(console) as watch:
+        found = prepare(recipe, watch)
+    for shown in listing.files(found):
+        console.print(shown, soft_wrap=isinstance(shown, str))
+    # The files come first: where too many of them are broken, that is all there is to tell.
+    for shown in listing.survey(survey(recipe, found, seed, device=device)):
+        console.print(shown, soft_wrap=isinstance(shown, str))
+    directory = RunDirectory(out, recipe, seed)
+    state = "finished" if directory.finished else "begun" if directory.checkpoints() else "not begun"
+    console.print(f"Run: {escape(str(directory.path))} ({state})", soft_wrap=True)
+
+
 def _sweep_and_report(table: Table, num_seeds: int, out: Path, device: str, stem: Path) -> None:
+    with working(console) as tell:
+        for recipe in {(each.benchmark, each.data, each.order): each for each in table.recipes}.values():
+            prepare(recipe, tell)
     jobs = plan(table.recipes, range(num_seeds), out)
     console.print(
         f"{table.name}: {table.about}. {len(table.recipes)} recipes x {num_seeds} seeds, "

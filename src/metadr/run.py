@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr import models
-from metadr.benchmarks import check_recipe, get_benchmark, training_of
+from metadr.benchmarks import benchmark_of, check_recipe, training_of
 from metadr.core import Batch, Benchmark, Domain, Recipe, Split, Training
 from metadr.engine.learner import Learner, Terms, stream_seed
 from metadr.engine.network import Network
@@ -131,14 +131,14 @@ class _Sequence:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
         self.checkpoint_seconds = checkpoint_seconds
         self.training = training_of(recipe)
-        benchmark = get_benchmark(recipe.benchmark)
+        benchmark = benchmark_of(recipe)
         self.task = benchmark.task
-        self.domains = [_on_device(domain, device) for domain in _load(benchmark, recipe)]
+        self.domains = [_on_device(domain, device) for domain in load_domains(benchmark, recipe)]
         self.data = [domain.fingerprint() for domain in self.domains]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
-        _check_fit(self.training, Network(module, self.task), self.domains)
+        check_fit(self.training, Network(module, self.task), self.domains)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
@@ -258,7 +258,7 @@ class _Sequence:
         return self.seconds + time.monotonic() - self._resumed_at
 
 
-def _load(benchmark: Benchmark, recipe: Recipe) -> list[Domain]:
+def load_domains(benchmark: Benchmark, recipe: Recipe) -> list[Domain]:
     """The domains of a recipe, as its task wants them and, where they are mixed, of one shape."""
     limit = training_of(recipe).limit
     domains = [benchmark.task.check(_first(benchmark.load(name), limit)) for name in recipe.order]
@@ -278,7 +278,7 @@ def _load(benchmark: Benchmark, recipe: Recipe) -> list[Domain]:
     return domains
 
 
-def _check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
+def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
     for domain in domains:
         x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)

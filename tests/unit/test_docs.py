@@ -182,10 +182,12 @@ def run_commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), run_commands(), ids=lambda text: text)
-def test_commands_that_are_named_make_a_recipe(page: str, command: str) -> None:
+def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_images: Path) -> None:
     """The recipe, the method and every --set are known; `metadr run` itself is tested elsewhere."""
     recipe, *rest = shlex.split(re.split(r"\s{2,}", command.strip())[0])
     options = [(name, value) for name, value in itertools.pairwise(rest) if name.startswith("--")]
     method = dict(options).get("--method", "naive")
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
+    fields |= {name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")}
+    fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)
