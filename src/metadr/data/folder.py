@@ -33,8 +33,8 @@ NAMED = 3  # broken files that a sentence names
 class Folder:
     """Where a user's images lie, and what is made of them.
 
-    The side is 64 unless told otherwise: a ResNet-18 trains on that overnight on a CPU and in minutes on a GPU, while
-    224 (`side=224`), which photographs deserve, takes twelve times the memory and the time.
+    The side is 64 unless told otherwise, so that a first run ends soon: 224 (`side=224`), the usual size of photographs,
+    is twelve times the pixels, and so of the memory and about of the time. `--dry-run` tells both.
     """
 
     root: str | None = setting(None, "the folder of domains, as --data")
@@ -74,21 +74,15 @@ def entry_of(folder: Folder, domain: DomainScan, *, checked: bool = False, watch
     return cached(data_root() / "cache", f"folder-{domain.name}", how, _inputs(domain), make, checked=checked)
 
 
-def load(folder: Folder, scanned: Scan, name: str, *, watch: Watch | None = None) -> Domain:
+def load(folder: Folder, scanned: Scan, name: str) -> Domain:
     """A domain as tensors, with its labels among the classes of all domains."""
     domain = scanned.domains[name]
-    entry = entry_of(folder, domain, checked=True, watch=watch)
-    broken = check_broken(folder, domain, entry)
+    entry = entry_of(folder, domain, checked=True)
+    broken = _check(folder, domain, entry)
     if broken:
         log.warning("%s", _broken_in_words(domain, broken, "left out"))
     classes = torch.tensor([scanned.classes.index(label) for label in entry.about["classes"]])
     train, test = (Split(entry.tensors[f"{part}_x"], classes[entry.tensors[f"{part}_y"]]) for part in ("train", "test"))
-    for part, images in (("training", train.num_images - folder.num_val), ("test", test.num_images)):
-        if images < 1:
-            raise UserError(
-                f"Domain '{name}' has {train.num_images} training and {test.num_images} test images that can be read, "
-                f"of which {folder.num_val} are held out (num_val): none is left for {part}. Add images."
-            )
     kept = train.num_images - folder.num_val
     val = Split(train.x[kept:], train.y[kept:]) if folder.num_val else None
     return Domain(name, train.first(kept), test, val)
@@ -97,7 +91,7 @@ def load(folder: Folder, scanned: Scan, name: str, *, watch: Watch | None = None
 def content_of(folder: Folder, scanned: Scan, name: str) -> str:
     """The hash of a domain's pixels, labels, split and class names, wherever it lies."""
     entry = entry_of(folder, scanned.domains[name])
-    check_broken(folder, scanned.domains[name], entry)
+    _check(folder, scanned.domains[name], entry)
     return short_hash([entry.content, entry.about["classes"]], 16)
 
 
@@ -113,13 +107,20 @@ def found_in(folder: Folder, scanned: Scan, name: str, *, watch: Watch | None = 
     return Found(train, test, about["sizes"], reasons, domain.unused, about["seconds"])
 
 
-def check_broken(folder: Folder, domain: DomainScan, entry: Entry) -> dict[str, str]:
-    """Why each broken file is, unless there are too many."""
+def _check(folder: Folder, domain: DomainScan, entry: Entry) -> dict[str, str]:
+    """Why each broken file is, unless there are too many, or too few others."""
     broken: dict[str, str] = dict(entry.about["broken"])
     if len(broken) > folder.broken_limit:
         raise UserError(
             f"{_broken_in_words(domain, broken, f'more than broken_limit, {folder.broken_limit}')} "
             f"Replace or remove them, or allow more with --set broken_limit={len(broken)}; --dry-run lists all."
+        )
+    num_train, num_test = (len(entry.tensors[name]) for name in ("train_y", "test_y"))
+    if num_train <= folder.num_val or not num_test:
+        raise UserError(
+            f"Domain '{domain.name}' has {num_train} training and {num_test} test images that can be read, and "
+            f"{folder.num_val} of the first are held out (num_val): too few. One of each must be left at least: add "
+            "images."
         )
     return broken
 

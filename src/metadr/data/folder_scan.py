@@ -113,7 +113,9 @@ class _Scanner:
         self._suffixes = image_suffixes()
 
     def domains(self, root: Path) -> dict[str, DomainScan]:
-        if not root.exists():
+        with reading(root):
+            there = root.exists()
+        if not there:
             raise UserError(f"There is no folder {root}. Give --data a folder of domains: {LAYOUT}.")
         inside = self._look(root)
         lists = [path for path in inside.others if path.suffix.lower() == ".csv"]
@@ -203,17 +205,18 @@ class _Scanner:
 
     def _look(self, folder: Path) -> _Entries:
         self._stamp(folder)
-        with reading(folder), os.scandir(folder) as entries:
-            visible = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda each: each.name)
         found = _Entries([], [], [])
-        for entry in visible:
-            if entry.is_dir():
-                found.folders.append(Path(entry.path))
-            # A link that leads nowhere is taken for what its name says: reading it tells what is wrong.
-            elif Path(entry.name).suffix.lower() in self._suffixes and (entry.is_file() or entry.is_symlink()):
-                found.images.append(Path(entry.path))
-            else:
-                found.others.append(Path(entry.path))
+        with reading(folder), os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    found.folders.append(Path(entry.path))
+                # A link that leads nowhere is taken for what its name says: reading it tells what is wrong.
+                elif Path(entry.name).suffix.lower() in self._suffixes and (entry.is_file() or entry.is_symlink()):
+                    found.images.append(Path(entry.path))
+                else:
+                    found.others.append(Path(entry.path))
         return found
 
     def _stamp(self, path: Path) -> None:
