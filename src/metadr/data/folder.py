@@ -33,8 +33,8 @@ NAMED = 3  # broken files that a sentence names
 class Folder:
     """Where a user's images lie, and what is made of them.
 
-    The side is 64 unless told otherwise, so that a first run ends soon: 224 (`side=224`), the usual size of photographs,
-    is twelve times the pixels, and so of the memory and about of the time. `--dry-run` tells both.
+    The side is 64 unless told otherwise, so that a first run ends soon: 224 (`side=224`), the usual size of
+    photographs, is twelve times the pixels, and so of the memory and about of the time. `--dry-run` tells both.
     """
 
     root: str | None = setting(None, "the folder of domains, as --data")
