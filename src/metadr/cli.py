@@ -69,7 +69,7 @@ def list_(kind: Annotated[str, typer.Argument(help=f"of {', '.join(listing.KINDS
 def run(
     recipe: Annotated[str, typer.Argument(help="benchmark and protocol, such as embedded/p1")],
     method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "naive",
-    data: Annotated[Path | None, typer.Option(metavar="ROOT", help="folder: where your images are")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="ROOT", readable=False, help="folder: your images")] = None,
     order: Annotated[str | None, typer.Option(help="domains separated by commas, as --set order=")] = None,
     model: Annotated[str | None, typer.Option(help="network, as --set model=")] = None,
     seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,

@@ -227,7 +227,7 @@ def test_every_image_of_a_part_is_broken(own_images: Path, command: Command, tmp
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("name", ["", "fog", "fog/bus", "fog/bus/0.png", "snow.csv"])
 def test_no_permission(name: str, own_images: Path, command: Command, tmp_path: Path) -> None:
-    rows()(own_images)
+    rows("day/bus/1.png,bus")(own_images)
     (own_images / name).chmod(0)
     ended = command("run", "folder", "--data", own_images, "--tiny", "--out", tmp_path / "runs")
     (own_images / name).chmod(0o700)
