@@ -1,6 +1,7 @@
 """What there is, as tables for a terminal."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -57,16 +58,13 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
         return []
     rows = []
     for name, each in found.items():
-        sizes = sorted(
-            (tuple(map(int, size.split("x"))) for size in each.sizes), key=lambda size: (size[0] * size[1], size)
+        every = sorted(
+            (size for size, count in each.sizes.items() for _ in range(count)),
+            key=lambda size: (math.prod(map(int, size.split("x"))), size),
         )
-        every = [size for size in sizes for _ in range(each.sizes[f"{size[0]}x{size[1]}"])]
-        shown = (
-            [f"{size[0]}x{size[1]}" for size in (every[0], every[len(every) // 2], every[-1])] if every else ["-"] * 3
-        )
-        rows.append(
-            (name, f"{len(every):,}", *shown, str(len(each.broken)), str(len(each.unused)), f"{each.seconds:.1f} s")
-        )
+        shown = (every[0], every[len(every) // 2], every[-1]) if every else ("-", "-", "-")
+        left_out = str(len(each.broken)), str(len(each.unused))
+        rows.append((name, f"{len(every):,}", *shown, *left_out, f"{each.seconds:.1f} s"))
     columns = ("domain", "images", "smallest", "median", "largest", "broken", "not used", "decoding took")
     broken = [f"  {name}/{each}" for name, those in found.items() for each in those.broken]
     unused = [f"  {name}/{each}" for name, those in found.items() for each in those.unused]
@@ -80,7 +78,7 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
 def survey(seen: Survey) -> list[TextTable | str]:
     """What `metadr run --dry-run` tells of images, duplicates, memory and time."""
     names = seen.benchmark.classes or tuple(map(str, range(seen.benchmark.task.num_classes)))
-    rows = [(name, *(_both(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)]
+    rows = [(escape(name), *(_both(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)]
     totals = (_both(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
     shown: list[TextTable | str] = []
     if seen.counts:

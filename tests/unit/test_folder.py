@@ -169,7 +169,9 @@ def test_the_key_does_not_depend_on_where_and_when(own_images: Path, tmp_path: P
     own_images.rename(tmp_path / "moved")
     assert key(tmp_path / "moved") == before
     monkeypatch.chdir(tmp_path)
-    assert key(Path("moved")) == key(Path("moved/../moved/")) == before
+    (tmp_path / "link").symlink_to("moved")
+    assert key(Path("moved")) == key(Path("moved/../moved/")) == key(Path("link")) == before
+    assert len(list((tmp_path / "metadr/cache").glob("folder-day-*.safetensors"))) == 2  # one for each place
     for path in (tmp_path / "moved").rglob("*.png"):
         path.touch()
     assert key(tmp_path / "moved") == before

@@ -1,5 +1,6 @@
 """What a dry run tells: duplicates between splits, and a cost that grows as a run does."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -79,13 +80,13 @@ def test_sizes_are_told_by_area(registered_toys) -> None:
 
 
 def test_words_of_a_survey(registered_toys) -> None:
-    benchmark = survey(make_recipe("toy-shapes", tiny=True), {}, device="cpu").benchmark
+    benchmark = dataclasses.replace(registered_toys["classification"].benchmark, classes=("0", "1", "[b]"))
     cost = Cost("cuda", 3_000_000_000, 4_500_000, (0.01, 0.02), 30.0, 60.0, 1000)
     counts = {"red": [(1, 2), (0, 0), (3, 0)]}
     twin = Twins("red/test", "red/train", 2, ("a.png", "b.png"))
     table, *lines = in_words(Survey(benchmark, counts, [twin], cost))
     assert [list(column.cells) for column in table.columns] == [
-        ["0", "1", "2", "all"],
+        ["0", "1", r"\[b]", "all"],
         ["1 + 2", "-", "3 + 0", "4 + 2"],
     ]
     assert lines == [

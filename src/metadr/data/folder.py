@@ -1,6 +1,7 @@
 """Anyone's own images as domains: decoded once into the cache, broken ones listed and left out."""
 
 import logging
+import os
 import time
 import warnings
 from collections import Counter
@@ -45,8 +46,8 @@ class Folder:
     broken_limit: int = setting(10, "broken images that are left out of a domain; more are an error", low=0)
 
     def __post_init__(self) -> None:
-        if self.root is not None:  # absolute: the same folder wherever the process goes
-            object.__setattr__(self, "root", str(Path(self.root).expanduser().absolute()))
+        if self.root is not None:  # one folder, one spelling, wherever the process goes
+            object.__setattr__(self, "root", os.path.realpath(Path(self.root).expanduser()))
         check(self)
 
 
