@@ -88,7 +88,8 @@ def build(
 @app.command("verify")
 def verify_(name: SomeName = None) -> None:
     """Read every byte: checksums, images, labels, images per class. Exits with 1 if anything is wrong."""
-    checked = [verify(each) for each in _named(name)]
+    with working(console) as watch:
+        checked = [verify(each, watch=watch) for each in _named(name)]
     _print_standing([each.status for each in checked])
     for each in checked:
         for file in each.files:

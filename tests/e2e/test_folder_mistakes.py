@@ -163,6 +163,10 @@ MISTAKES = {
     ),
     "csv-no-split": Mistake(csv("path,label,split\nday/bus/1.png,bus,\n"), ("line 2: its split is empty",)),
     "csv-twice": Mistake(rows("./day/bus/0.png,car"), ("line 3: day/bus/0.png is in line 2 already",)),
+    "csv-of-one-name": Mistake(
+        lambda root: [rows("day/bus/1.png,bus")(root), shutil.copy(root / "snow.csv", root / "snow.CSV")],
+        ("is a second list of domain 'snow'", "Rename or remove"),
+    ),
     "csv-is-folder": Mistake(lambda root: (root / "snow.csv").mkdir(), ("snow.csv holds no class folders",)),
     # Settings.
     "side": Mistake(nothing, ("'side' parameter of Folder must be a whole number >= 8. Got 4",), ("--set", "side=4")),

@@ -195,7 +195,9 @@ def status(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     return stands("present" if found == source.expected else "partial", found)._replace(origin=made_here(source, files))
 
 
-def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | None = None) -> Verified:
+def verify(
+    source: Source | str, decoding: Decoding = PAPER, *, root: Path | None = None, watch: Watch | None = None
+) -> Verified:
     """Read all of a data set: checksums, every image, images per digit, and the cache."""
     source = get_source(source) if isinstance(source, str) else source
     seen = status(source, decoding, root=root)
@@ -204,8 +206,8 @@ def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     content, problems = None, []
     try:
         files = locate(source, seen.folder)
-        problems = _class_problems(source, files, seen.found)
-        content = load(source, decoding, root=root, checked=True).info.content
+        problems = _class_problems(source, files, seen.found, watch)
+        content = load(source, decoding, root=root, checked=True, watch=watch).info.content
         checks = tuple(_check_file(source, path) for path in files.values() if path.is_file())
     except UserError as error:
         return Verified(seen._replace(state="broken", problems=(*problems, str(error))))
@@ -214,7 +216,7 @@ def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     return Verified(seen, checks, content)
 
 
-def _class_problems(source: Source, files: Files, found: Counts) -> list[str]:
+def _class_problems(source: Source, files: Files, found: Counts, watch: Watch | None) -> list[str]:
     """Complete parts whose images per digit are not the known ones."""
     problems = []
     parts: tuple[tuple[Part, int, int, tuple[int, ...] | None], ...] = (
@@ -223,7 +225,7 @@ def _class_problems(source: Source, files: Files, found: Counts) -> list[str]:
     )
     for part, here, all_of_it, known in parts:
         if known is not None and here == all_of_it:
-            labels = source.read(files, part, slice(None), Decoding(resize="pad"), None).y
+            labels = source.read(files, part, slice(None), Decoding(resize="pad"), watch).y
             counted = tuple(torch.bincount(labels.clamp(0), minlength=NUM_CLASSES).tolist())
             if counted != known:
                 digit = next((d for d, n in enumerate(known) if counted[d] != n), NUM_CLASSES)

@@ -119,7 +119,11 @@ class _Scanner:
             raise UserError(f"There is no folder {root}. Give --data a folder of domains: {LAYOUT}.")
         inside = self._look(root)
         lists = [path for path in inside.others if path.suffix.lower() == ".csv"]
-        found = {path.stem: self._from_list(path) for path in lists}
+        found: dict[str, DomainScan] = {}
+        for path in lists:
+            if path.stem in found:
+                raise UserError(f"{path} is a second list of domain '{path.stem}'. Rename or remove one of them.")
+            found[path.stem] = self._from_list(path)
         # Folders that lists point into hold their images.
         stores = {item.path for domain in found.values() for item in (*domain.train, *domain.test)}
         pointed = {path.relative_to(root).parts[0] for path in stores if path.is_relative_to(root)}
