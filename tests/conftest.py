@@ -28,6 +28,13 @@ def toys():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def own_images(tmp_path, monkeypatch):
+    """A folder of domains for the benchmark `folder`, and a cache of this test's own."""
+    monkeypatch.setenv("METADR_DATA", str(tmp_path / "metadr"))
+    return _toys.write_images(tmp_path / "images")
+
+
 @pytest.fixture(params=list(_toys.TOYS))
 def toy(request, toys):
     """Each toy in turn: classification, then segmentation."""

@@ -8,10 +8,12 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from metadr import benchmarks, models
@@ -60,6 +62,19 @@ def load_labelled(name: str) -> Domain:
 def load_masked(name: str) -> Domain:
     train, test = (_draw(name, part, count) for part, count in (("train", NUM_TRAIN), ("test", NUM_TEST)))
     return Domain(name, Split(train[0], train[2]), Split(test[0], test[2]))
+
+
+def write_images(root: Path, *, per_class: int = 10) -> Path:
+    """A folder of domains as a user might have it: day, fog and rain, each with bikes, buses and cars."""
+    rng = torch.Generator().manual_seed(0)
+    for domain in ("day", "fog", "rain"):
+        for label in ("bike", "bus", "car"):
+            folder = root / domain / label
+            folder.mkdir(parents=True)
+            for number in range(per_class):
+                pixels = torch.randint(256, (20 + number, 24, 3), generator=rng, dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    return root
 
 
 def toy_net(num_classes: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """The command line: parse, call, print."""
 
+import functools
 import json
 import logging
 import time
@@ -12,9 +13,9 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from metadr import cli_data, cli_results, listing, settings
-from metadr.benchmarks import make_recipe, with_training
-from metadr.core import Training
-from metadr.display import Watch, duration
+from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
+from metadr.core import Recipe, Training
+from metadr.display import Watch, duration, working
 from metadr.errors import UserError, unknown
 from metadr.files import write_file
 from metadr.recipes import Table, get_table
@@ -23,6 +24,7 @@ from metadr.run import Progress
 from metadr.run import run as run_recipe
 from metadr.stopping import Stop
 from metadr.store import RunDirectory
+from metadr.survey import survey
 from metadr.sweep import Job, plan
 from metadr.sweep import sweep as sweep_jobs
 
@@ -73,6 +75,9 @@ def list_(kind: Annotated[str, typer.Argument(help=f"of {', '.join(listing.KINDS
 def run(
     recipe: Annotated[str, typer.Argument(help="benchmark and protocol, such as embedded/p1")],
     method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "naive",
+    data: Annotated[Path | None, typer.Option(metavar="ROOT", readable=False, help="folder: your images")] = None,
+    order: Annotated[str | None, typer.Option(help="domains separated by commas, as --set order=")] = None,
+    model: Annotated[str | None, typer.Option(help="network, as --set model=")] = None,
     seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -80,9 +85,21 @@ def run(
     tiny: Tiny = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="time between checkpoints")] = 30.0,
     eager: Eager = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what there is and what it takes, then stop")] = False,
 ) -> None:
     """Run one recipe; a run that was stopped goes on where it was."""
-    made = make_recipe(recipe, method, tiny=tiny, **_assignments(set_ or []))
+    fields = _assignments(set_ or [])
+    for option, field, value in (("--data", "root", data), ("--order", "order", order), ("--model", "model", model)):
+        if value is not None and field in fields:
+            raise UserError(f"{option} and --set {field}= say the same thing twice. Leave one of them out.")
+        if value is not None:
+            fields[field] = str(value)
+    if data is not None:
+        _check_takes_data(recipe)
+    made = make_recipe(recipe, method, tiny=tiny, **fields)
+    if dry_run:
+        _print_survey(made, seed, out, device)
+        return
     title = made.method_name
     with Stop() as stop, Watch(console) as watch:
 
@@ -92,6 +109,7 @@ def run(
                 raise Stopped  # which leaves a checkpoint
 
         watch.begin(title)
+        prepare(made, functools.partial(watch.work, title))
         result = run_recipe(
             made,
             seed,
@@ -291,9 +309,34 @@ def _lanes(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
+def _check_takes_data(recipe: str) -> None:
+    name = recipe.partition("/")[0]
+    if name in BENCHMARKS and "root" not in data_fields(BENCHMARKS[name]):
+        taking = [each for each, benchmark in BENCHMARKS.items() if "root" in data_fields(benchmark)]
+        raise UserError(
+            f"Benchmark '{name}' has its own images and takes no --data. Leave it out, or run {' or '.join(taking)}."
+        )
+
+
+def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
+    with working(console) as watch:
+        found = prepare(recipe, watch)
+    for shown in listing.files(found):
+        console.print(shown, soft_wrap=isinstance(shown, str))
+    # The files come first: where too many of them are broken, that is all there is to tell.
+    for shown in listing.survey(survey(recipe, found, seed, device=device)):
+        console.print(shown, soft_wrap=isinstance(shown, str))
+    directory = RunDirectory(out, recipe, seed)
+    state = "finished" if directory.finished else "begun" if directory.checkpoints() else "not begun"
+    console.print(f"Run: {escape(str(directory.path))} ({state})", soft_wrap=True)
+
+
 def _sweep_and_report(
     table: Table, num_seeds: int, out: Path, stem: Path, *, minutes: float | None = None, **options: Any
 ) -> None:
+    with working(console) as tell:
+        for recipe in {(each.benchmark, each.data, each.order): each for each in table.recipes}.values():
+            prepare(recipe, tell)
     jobs = plan(table.recipes, range(num_seeds), out)
     console.print(
         f"{table.name}: {table.about}. {len(table.recipes)} recipes x {num_seeds} seeds, "

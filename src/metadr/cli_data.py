@@ -15,7 +15,9 @@ from metadr.data import obtain
 from metadr.data.digits import SOURCES, Status, get_source, status, verify
 from metadr.data.fetch import Download
 from metadr.data.source import data_root, in_words
+from metadr.display import working
 from metadr.errors import UserError
+from metadr.progress import Work
 from metadr.synthetic import fonts as font_list
 from metadr.synthetic import syn_digits
 
@@ -46,7 +48,9 @@ def fetch_(name: Name) -> None:
 @app.command("import")
 def import_(name: Name, place: Annotated[Path, typer.Argument(help="a folder or an archive that holds it")]) -> None:
     """Take a data set from a folder or an archive, in any layout it is found in."""
-    _print_standing([obtain.bring(name, place)])
+    with working(console) as watch:
+        now = obtain.bring(name, place, watch=watch)
+    _print_standing([now])
 
 
 @app.command()
@@ -61,12 +65,22 @@ def build(
     """Make a data set: syn from fonts, mnist_m from MNIST and a folder of photographs."""
     if name == "syn":
         chosen = font_list.in_folder(fonts) if fonts else font_list.find()
-        syn_digits.build(data_root() / "syn", seed=seed, variant=variant, fonts=chosen, processes=processes)
+        with working(console) as watch:
+            syn_digits.build(
+                data_root() / "syn",
+                seed=seed,
+                variant=variant,
+                fonts=chosen,
+                processes=processes,
+                watch=lambda done: watch(Work("rendering syn", done, sum(syn_digits.COUNTS.values()))),
+            )
         _print_standing([status("syn")])
     elif name in ("mnist_m", "mnist-m"):
         if photos is None:
             raise UserError("mnist_m is made of MNIST and photographs: name a folder of them with --photos FOLDER.")
-        _print_standing([obtain.build_mnist_m(photos, seed=seed)])
+        with working(console) as watch:
+            now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
+        _print_standing([now])
     else:
         raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. Try 'metadr data fetch {name}'.")
 
@@ -74,7 +88,8 @@ def build(
 @app.command("verify")
 def verify_(name: SomeName = None) -> None:
     """Read every byte: checksums, images, labels, images per class. Exits with 1 if anything is wrong."""
-    checked = [verify(each) for each in _named(name)]
+    with working(console) as watch:
+        checked = [verify(each, watch=watch) for each in _named(name)]
     _print_standing([each.status for each in checked])
     for each in checked:
         for file in each.files:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metadr.errors import UserError
+from metadr.progress import Watch
 from metadr.settings import check, names, setting
 
 Params = dict[str, Tensor]
@@ -330,7 +331,8 @@ class Recipe:
     memory_per_domain: int = setting(0, "images kept of every past domain (M), for ER and GEM", low=0)
     memory_choice: Literal["random", "first"] = setting("random", "keep M random images of a domain, or its first M")
     access: Access = setting("current", "training data: of the current domain, of those so_far, or of all (oracles)")
-    overrides: tuple[tuple[str, Any], ...] = ()
+    overrides: tuple[tuple[str, Any], ...] = ()  # of the benchmark's training
+    data: tuple[tuple[str, Any], ...] = ()  # of the settings of the benchmark's data
 
     def __post_init__(self) -> None:
         check(self)
@@ -340,6 +342,7 @@ class Recipe:
             raise UserError(f"Part '{twice[0]}' is twice in the method. Each part may be named once.")
         object.__setattr__(self, "method", parts)
         object.__setattr__(self, "overrides", tuple(sorted(dict(self.overrides).items())))
+        object.__setattr__(self, "data", tuple(sorted(dict(self.data).items())))
         if not self.order or len(set(self.order)) < len(self.order):
             raise UserError(f"The order of domains must name each domain once. Got {', '.join(self.order) or 'none'}.")
         remembering = [part.name for part in parts if part.uses_memory]
@@ -360,9 +363,25 @@ class Recipe:
         return "+".join([*oracle, *(part.name for part in self.method)]) or "naive"
 
 
+class Found(NamedTuple):
+    """What is known of a domain's files beside the images made of them."""
+
+    train: tuple[str, ...]  # the file of every image, in order
+    test: tuple[str, ...]
+    sizes: Mapping[str, int]  # "640x480" -> files of that size
+    broken: tuple[str, ...] = ()  # files without a readable image, each with the reason
+    unused: tuple[str, ...] = ()  # files that are no images, or not where images are expected
+    seconds: float = 0.0  # what decoding them took
+
+
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """Domains, their orders, and how a model is trained on them by default. Two of them are never equal."""
+    """Domains, their orders, and how a model is trained on them by default. Two of them are never equal.
+
+    Data that can be read in several ways have `settings`, a frozen dataclass with the values of this benchmark, and
+    `configure`, which makes the benchmark for others. `prepare` decodes what an order needs, before anyone waits for it
+    unseen, and says what it found.
+    """
 
     name: str
     about: str
@@ -375,6 +394,10 @@ class Benchmark:
     training: Training = Training()
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name of a part -> its settings here
     tiny: Mapping[str, Any] = field(default_factory=dict)  # overrides that make a run take seconds
+    classes: tuple[str, ...] = ()  # their names, where they have any
+    settings: Any = None
+    configure: "Callable[[Any], Benchmark] | None" = None
+    prepare: Callable[[tuple[str, ...], Watch | None], Mapping[str, Found]] | None = None
 
     def fingerprint_of(self, order: tuple[str, ...]) -> str:
         """The fingerprint of the domains that a recipe uses; the others need not be there."""

@@ -1,10 +1,14 @@
 """The live display of running experiments: quiet where nobody watches."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from metadr.progress import Watch as Tell
+from metadr.progress import Work
 from metadr.run import Progress as Standing
 from metadr.sweep import Standing as SweepStanding
 
@@ -40,6 +44,11 @@ class Watch:
         """Announce a run before its first step, while its data are made or read."""
         self._runs[title] = self._bars.add_task(title, total=None, standing="loading")
 
+    def work(self, title: str, now: Work) -> None:
+        """Show how far the work before a run's first step is."""
+        standing = f"{now.what} {now.done:,}" + (f" of {now.total:,}" if now.total else "")
+        self._bars.update(self._runs[title], total=now.total or None, completed=now.done, standing=standing)
+
     def show(self, title: str, now: Standing) -> None:
         if not self._live:
             return
@@ -74,6 +83,21 @@ class Watch:
             standing=f"{now.done} done, {now.running} running, {now.left} to go  "
             f"{now.steps_per_second:.1f} steps/s{left}",
         )
+
+
+@contextmanager
+def working(console: Console) -> Iterator[Tell]:
+    """A bar for every piece of work that is told of, with the time that is left of it; quiet where nobody watches."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bars: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+
+        def tell(now: Work) -> None:
+            if now.what not in bars:
+                bars[now.what] = progress.add_task(now.what, total=now.total or None)
+            progress.update(bars[now.what], completed=now.done)
+
+        yield tell
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from metadr.benchmarks import get_benchmark, training_of
+from metadr.benchmarks import benchmark_of, get_benchmark, training_of
 from metadr.core import Domain, Recipe
 from metadr.errors import UserError
 
@@ -21,29 +21,44 @@ _RESIDENTS: WeakValueDictionary[tuple[object, ...], Resident] = WeakValueDiction
 
 
 def load_domains(recipe: Recipe, device: torch.device) -> list[Resident]:
-    """The domains of a recipe, as its task wants them and, where they are mixed, of one shape."""
+    """The domains of a recipe on a device, those that another run holds among them."""
     residents = [_resident(recipe, name, device) for name in recipe.order]
-    sizes = {each.domain.name: "x".join(map(str, each.domain.train.x.shape[2:])) for each in residents}
+    _check_mixed(recipe, [resident.domain for resident in residents])
+    return residents
+
+
+def read_domains(recipe: Recipe) -> list[Domain]:
+    """The domains of a recipe as they are read, as its task wants them and, where they are mixed, of one shape."""
+    domains = [_read(recipe, name) for name in recipe.order]
+    _check_mixed(recipe, domains)
+    return domains
+
+
+def _resident(recipe: Recipe, name: str, device: torch.device) -> Resident:
+    content = benchmark_of(recipe).fingerprint_of((name,))
+    key = (get_benchmark(recipe.benchmark), recipe.data, content, name, training_of(recipe).limit, device)
+    resident = _RESIDENTS.get(key)
+    if resident is None:
+        resident = _RESIDENTS[key] = Resident(_read(recipe, name), device)
+    return resident
+
+
+def _read(recipe: Recipe, name: str) -> Domain:
+    benchmark, limit = benchmark_of(recipe), training_of(recipe).limit
+    domain = benchmark.load(name)
+    if domain.name != name:
+        raise UserError(
+            f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
+            "Its load(name) must return the domain of that name."
+        )
+    return benchmark.task.check(domain._replace(train=domain.train.first(limit), test=domain.test.first(limit)))
+
+
+def _check_mixed(recipe: Recipe, domains: list[Domain]) -> None:
+    sizes = {domain.name: "x".join(map(str, domain.train.x.shape[2:])) for domain in domains}
     mixed = recipe.memory_per_domain or recipe.access != "current"
     if mixed and len(set(sizes.values())) > 1:
         raise UserError(
             f"Method '{recipe.method_name}' puts images of several domains into one batch; they must have one shape. "
             f"Got {', '.join(f'{name} {size}' for name, size in sizes.items())}. Resize them."
         )
-    return residents
-
-
-def _resident(recipe: Recipe, name: str, device: torch.device) -> Resident:
-    benchmark, limit = get_benchmark(recipe.benchmark), training_of(recipe).limit
-    key = (benchmark, benchmark.fingerprint_of((name,)), name, limit, device)
-    resident = _RESIDENTS.get(key)
-    if resident is None:
-        domain = benchmark.load(name)
-        if domain.name != name:
-            raise UserError(
-                f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
-                "Its load(name) must return the domain of that name."
-            )
-        domain = domain._replace(train=domain.train.first(limit), test=domain.test.first(limit))
-        resident = _RESIDENTS[key] = Resident(benchmark.task.check(domain), device)
-    return resident

@@ -1,18 +1,24 @@
 """What there is, as tables for a terminal."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table as TextTable
 
 from metadr import models, settings
 from metadr.benchmarks import BENCHMARKS
-from metadr.core import ORACLES, Recipe, Training
+from metadr.core import ORACLES, Found, Recipe, Training
+from metadr.display import duration
 from metadr.errors import unknown
 from metadr.parts import PARTS
 from metadr.recipes import TABLES, get_table
+from metadr.survey import Survey
 from metadr.transforms import SETS, TRANSFORMS
+
+SHOWN_UNUSED = 10
 
 
 def tables(kind: str) -> list[TextTable]:
@@ -100,6 +106,60 @@ def _machine(measured: dict[str, Any]) -> str:
     return f"{made['gpu'] or made['processor']}, torch {made['torch']}"
 
 
+def files(found: Mapping[str, Found]) -> list[TextTable | str]:
+    """What is known of the files of each domain: sizes, those that are broken, those that are not used."""
+    if not found:
+        return []
+    rows = []
+    for name, each in found.items():
+        every = sorted(
+            (size for size, count in each.sizes.items() for _ in range(count)),
+            key=lambda size: (math.prod(map(int, size.split("x"))), size),
+        )
+        shown = (every[0], every[len(every) // 2], every[-1]) if every else ("-", "-", "-")
+        left_out = str(len(each.broken)), str(len(each.unused))
+        rows.append((name, f"{len(every):,}", *shown, *left_out, f"{each.seconds:.1f} s"))
+    columns = ("domain", "images", "smallest", "median", "largest", "broken", "not used", "decoding took")
+    broken = [f"  {name}/{each}" for name, those in found.items() for each in those.broken]
+    unused = [f"  {name}/{each}" for name, those in found.items() for each in those.unused]
+    lines = [] if not broken else ["Broken, left out:", *broken]
+    if unused:
+        more = [f"  and {len(unused) - SHOWN_UNUSED} more"] if len(unused) > SHOWN_UNUSED else []
+        lines += ["Not used, being no images or outside class folders:", *unused[:SHOWN_UNUSED], *more]
+    return [_table("files (decoded once, kept in the cache)", columns, rows), *map(escape, lines)]
+
+
+def survey(seen: Survey) -> list[TextTable | str]:
+    """What `metadr run --dry-run` tells of images, duplicates, memory and time."""
+    names = seen.benchmark.classes or tuple(map(str, range(seen.benchmark.task.num_classes)))
+    rows = [(escape(name), *(_both(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)]
+    totals = (_both(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
+    shown: list[TextTable | str] = []
+    if seen.counts:
+        shown.append(_table("images, training + test", ("class", *seen.counts), [*rows, ("all", *totals)]))
+    shown.append(f"Duplicates, pixel for pixel: {'' if seen.twins else 'none.'}".rstrip())
+    for twin in seen.twins:
+        example = f", such as {twin.example[0]} and {twin.example[1]}" if twin.example else ""
+        shown.append(escape(f"  {twin.num_images} of {twin.here} also in {twin.there}{example}"))
+    cost = seen.cost
+    peak = "while training" if cost.device != "cpu" else "of this process so far"
+    shown.append(f"Memory: {_size(cost.image_bytes)} of images on {cost.device}; peak {_size(cost.peak_bytes)} {peak}.")
+    each = " ".join(f"{1000 * seconds:.1f}" for seconds in cost.step_seconds)
+    shown.append(
+        f"Time: about {duration(cost.seconds)} on {cost.device}, by a few steps of each domain: {cost.steps} steps of "
+        f"{each} ms, {duration(cost.end_seconds)} at the ends of domains, {duration(cost.test_seconds)} of tests."
+    )
+    return shown
+
+
+def _both(counts: tuple[int, ...]) -> str:
+    return f"{counts[0]} + {counts[1]}" if any(counts) else "-"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
 def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> TextTable:
     table = TextTable(title=title, title_justify="left")
     for index, column in enumerate(columns):
@@ -139,15 +199,17 @@ def _methods() -> list[TextTable]:
 
 
 def _fields() -> list[TextTable]:
-    owners: dict[str, type] = {"recipe": Recipe, "training": Training, **PARTS}
+    owners: list[tuple[str, type]] = [("", Recipe), ("", Training)]
+    owners += [(f"{name}.", part) for name, part in PARTS.items()]
+    owners += [(f"{name}.", type(each.settings)) for name, each in BENCHMARKS.items() if each.configure]
     rows = [
         (
-            f"{owner}.{field.name}" if owner in PARTS else field.name,
+            f"{owner}{field.name}",
             str(field.default),
             settings.describe(kind, field.name),
             field.metadata["doc"],
         )
-        for owner, kind in owners.items()
+        for owner, kind in owners
         for field in dataclasses.fields(kind)
         if "doc" in field.metadata
     ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr import models
-from metadr.benchmarks import check_recipe, get_benchmark, training_of
+from metadr.benchmarks import benchmark_of, check_recipe, training_of
 from metadr.core import Batch, Domain, Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground
@@ -173,14 +173,14 @@ class _Sequence:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
         self.checkpoint_seconds = checkpoint_seconds
         self.training = training_of(recipe)
-        self.task = get_benchmark(recipe.benchmark).task
+        self.task = benchmark_of(recipe).task
         self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
         self.domains = [resident.domain for resident in self._residents]
         self.data = [resident.fingerprint for resident in self._residents]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
-        _check_fit(self.training, Network(module, self.task), self.domains)
+        check_fit(self.training, Network(module, self.task), self.domains)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
@@ -322,7 +322,7 @@ class _Sequence:
         return self.seconds + time.monotonic() - self._resumed_at
 
 
-def _check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
+def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
     for domain in {domain.train.x.shape[2:]: domain for domain in domains}.values():
         x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from metadr.errors import UserError, unknown
 
 
-def setting(default: Any, doc: str, *, low: float | None = None, above: float | None = None) -> Any:
+def setting(
+    default: Any, doc: str, *, low: float | None = None, above: float | None = None, below: float | None = None
+) -> Any:
     """A dataclass field that says what it means and what it may be.
 
     Args:
@@ -18,8 +20,9 @@ def setting(default: Any, doc: str, *, low: float | None = None, above: float | 
         doc: one line, shown by `metadr list`.
         low: the smallest allowed value.
         above: a bound that the value must exceed.
+        below: a bound that the value must stay under.
     """
-    return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "above": above})
+    return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "above": above, "below": below})
 
 
 def check(owner: Any) -> None:
@@ -54,8 +57,9 @@ def describe(owner: type, name: str) -> str:
     """What a field allows, in words: 'a number >= 0'."""
     hint = typing.get_type_hints(owner)[name]
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
-    low, above = field.metadata.get("low"), field.metadata.get("above")
+    low, above, below = (field.metadata.get(name) for name in ("low", "above", "below"))
     bound = f" >= {low:g}" if low is not None else f" > {above:g}" if above is not None else ""
+    bound += f" and < {below:g}" if below is not None else ""
     if type(None) in typing.get_args(hint):
         return (
             " or ".join(_in_words(kind) + bound for kind in typing.get_args(hint) if kind is not type(None))
@@ -77,9 +81,10 @@ def _refusal(owner: type, name: str, value: object) -> UserError:
 def _in_range(value: Any, bounds: Any) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return True
-    low, above = bounds.get("low"), bounds.get("above")
+    low, above, below = (bounds.get(name) for name in ("low", "above", "below"))
     finite = isinstance(value, int) or math.isfinite(value)
-    return finite and (low is None or value >= low) and (above is None or value > above)
+    inside = (low is None or value >= low) and (above is None or value > above) and (below is None or value < below)
+    return finite and inside
 
 
 def _fit(value: Any, hint: Any) -> Any:

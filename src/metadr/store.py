@@ -15,7 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from metadr.benchmarks import get_benchmark, training_of
+from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.files import told, write_file
@@ -37,7 +37,7 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
-        "data": get_benchmark(recipe.benchmark).fingerprint_of(recipe.order),
+        "data": benchmark_of(recipe).fingerprint_of(recipe.order),
         "order": list(recipe.order),
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,

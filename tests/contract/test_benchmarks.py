@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from metadr import models, settings
-from metadr.benchmarks import BENCHMARKS, check_recipe, get_benchmark, make_recipe, recipe_names, register, training_of
+from metadr.benchmarks import (
+    BENCHMARKS,
+    RECIPE_FIELDS,
+    benchmark_of,
+    check_recipe,
+    get_benchmark,
+    make_recipe,
+    recipe_names,
+    register,
+    training_of,
+)
 from metadr.core import Benchmark, Domain, Training
 from metadr.errors import UserError
 from metadr.parts import PARTS
@@ -19,13 +29,15 @@ from metadr.store import key_of
 
 # Made by the project itself: these must load anywhere. The files of others may not be there.
 RENDERED = ("embedded", "toy-shapes", "toy-masks")
+# Made of a folder that somebody names.
+ON_FOLDERS = ("folder",)
 
 
 def loaded(benchmark: Benchmark, names: tuple[str, ...] | None = None) -> list[Domain]:
     try:
         return [benchmark.load(name) for name in names or benchmark.domains]
     except UserError as missing:
-        if benchmark.name in RENDERED:
+        if benchmark.name in (*RENDERED, *ON_FOLDERS):
             raise
         return pytest.skip(str(missing))
 
@@ -111,6 +123,17 @@ def check_tiny_is_valid_and_small(benchmark: Benchmark):
     assert logits.shape == (2, benchmark.task.num_classes, *size)
 
 
+def check_settings_make_another_benchmark_of_the_same_name(benchmark):
+    if benchmark.configure is None:
+        assert benchmark.settings is None
+        return
+    again = benchmark.configure(benchmark.settings)
+    assert (again.name, again.domains, again.training) == (benchmark.name, benchmark.domains, benchmark.training)
+    assert again.settings == benchmark.settings
+    assert not set(settings.names(type(benchmark.settings))) & {*RECIPE_FIELDS, *settings.names(Training)}
+    assert all(field.metadata["doc"] for field in dataclasses.fields(benchmark.settings))
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_") and name != "check_recipe"]
 # Known exceptions are strict: once a check starts to pass, the stale entry fails the suite.
 KNOWN_EXCEPTIONS: dict[tuple[str, object], str] = {}
@@ -124,8 +147,12 @@ def cases():
 
 
 @pytest.mark.parametrize(("name", "check"), list(cases()))
-def test_benchmark(name, check, registered_toys):
-    check(get_benchmark(name))
+def test_benchmark(name, check, registered_toys, request):
+    if name in ON_FOLDERS:
+        root = str(request.getfixturevalue("own_images"))
+        check(benchmark_of(make_recipe(name, root=root)))
+    else:
+        check(get_benchmark(name))
 
 
 def test_name_can_be_taken_once(registered_toys):

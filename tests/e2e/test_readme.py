@@ -69,13 +69,15 @@ def dry(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_exists(
-    line: str, command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]]
+    line: str, command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]], own_images: Path
 ) -> None:
     ended = command(*shlex.split(line)[1:])
     assert (ended.code, ended.err) == (0, "")
     ((name, given),) = dry
     if name == "run":
         fields = dict(assignment.split("=", 1) for assignment in given["set_"] or ())
+        fields |= {name: given[name] for name in ("order", "model") if given[name]}
+        fields |= {"root": str(own_images)} if given["data"] else {}
         assert make_recipe(given["recipe"], given["method"], tiny=given["tiny"], **fields)
     if name == "sweep":
         assert given["table"] in TABLES

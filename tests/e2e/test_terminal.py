@@ -143,3 +143,13 @@ def test_nothing_moves_where_nobody_watches(launch: Callable[..., Any], tmp_path
     assert lines[2].split() == ["method", "handwritten", "blended", "ACC", "kept", "BWT", "n"]
     assert lines[4].split()[0] == "Meta-DR"
     assert lines[-2:] == [f"Run: {path}", ""]
+
+
+def test_a_terminal_shows_how_far_decoding_is(own_images: Path, process_env: dict[str, str], tmp_path: Path) -> None:
+    env = {**process_env, "METADR_DATA": os.environ["METADR_DATA"]}
+    words = ("run", "folder", "--data", str(own_images), "--tiny", "--device", "cpu", "--out", str(tmp_path / "runs"))
+    watched = Terminal(env, *words, "--dry-run")
+    assert watched.wait() == 0
+    for name in ("day", "fog", "rain"):
+        assert re.search(rf"decoding {name} [ ━╸╺]+ *30/30 ", watched.screen), watched.screen
+    assert not (tmp_path / "runs").exists()

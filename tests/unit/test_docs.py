@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metadr import settings
-from metadr.benchmarks import BENCHMARKS, RECIPE_FIELDS, make_recipe
+from metadr.benchmarks import BENCHMARKS, RECIPE_FIELDS, data_fields, make_recipe
 from metadr.core import Recipe, Training
 from metadr.parts import PARTS as REGISTERED
 
@@ -97,6 +97,18 @@ def test_protocol_shows_how_the_embedded_benchmark_trains() -> None:
         assert row["embedded"] == str(getattr(owner, name)), name
 
 
+def test_page_of_the_data_has_the_fields_of_the_benchmarks() -> None:
+    head = ["field", "default", "meaning"]
+    rows = [row for table in tables(DOCS / "data.md") if table[0] == head for row in table[1:]]
+    fields = {
+        f"`{name}.{field.name}`": str(field.default)
+        for name in ("digits", "folder")
+        for field in dataclasses.fields(BENCHMARKS[name].settings)
+    }
+    assert {field: default for field, default, _ in rows} == fields
+    assert len(rows) == len(fields) and all(meaning for *_, meaning in rows)
+
+
 @pytest.mark.parametrize("name", ["naive", "oracles"])
 def test_page_of_what_is_no_part(name: str) -> None:
     assert page_of(name).is_file()
@@ -134,6 +146,7 @@ def test_every_reading_is_a_row() -> None:
 def test_every_reading_names_fields_that_exist_or_says_why_there_is_none() -> None:
     known = {f"{name}.{field}" for name, part in PARTS.items() for field in settings.names(part)}
     known |= {*RECIPE_FIELDS, *settings.names(Training)}
+    known |= {f"{name}.{field}" for name, each in BENCHMARKS.items() for field in data_fields(each)}
     for number, _, _, field, *_ in readings():
         named = re.findall(r"`([^`]+)`", field)
         modules = [name for name in named if name.startswith("metadr.")]
@@ -182,10 +195,12 @@ def run_commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), run_commands(), ids=lambda text: text)
-def test_commands_that_are_named_make_a_recipe(page: str, command: str) -> None:
+def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_images: Path) -> None:
     """The recipe, the method and every --set are known; `metadr run` itself is tested elsewhere."""
     recipe, *rest = shlex.split(re.split(r"\s{2,}", command.strip())[0])
     options = [(name, value) for name, value in itertools.pairwise(rest) if name.startswith("--")]
     method = dict(options).get("--method", "naive")
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
+    fields |= {name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")}
+    fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)

@@ -11,7 +11,7 @@ ROOT = Path(metadr.__file__).parent
 # A module may import from its own package and from the rows above its own, never from its own row or below.
 LAYERS = [
     ["errors"],
-    ["settings", "files", "images"],
+    ["settings", "files", "images", "progress"],
     ["core"],
     ["transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
@@ -21,7 +21,7 @@ LAYERS = [
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
-    ["lanes", "stopping", "recipes", "report"],
+    ["lanes", "stopping", "recipes", "report", "survey"],
     ["sweep"],
     ["display", "bench", "packs"],
     ["listing", "cli_data", "cli_results"],

@@ -9,16 +9,18 @@ import struct
 import sys
 import threading
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from metadr import cli
+from metadr import cli, cli_data
 from metadr.data import digits, obtain
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
+from metadr.progress import Work
 
 NUM = {"train": 12, "t10k": 6}
 
@@ -196,3 +198,33 @@ def test_mistakes(arguments, sentence, root, monkeypatch, capsys):
     assert code == 2
     assert sentence in err
     assert "Traceback" not in err
+
+
+def test_who_watches_is_told_how_far_it_is(mnist_files, root, tmp_path):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in sorted(mnist_files.rglob("*ubyte*")):
+            archive.write(path, path.name)
+    seen = []
+    obtain.bring("mnist", tmp_path / "all.zip", watch=seen.append)
+    assert seen[0] == Work("unpacking all.zip", 1, 0)
+    assert seen[-1] == Work("copying mnist", 4, 4)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((60, 80, 3), np.uint8)).save(tmp_path / "photos" / "one.png")
+    obtain.build_mnist_m(tmp_path / "photos", num_train=9, watch=seen.append)
+    assert {Work("writing mnist_m/train", 9, 9), Work("writing mnist_m/test", 6, 6)} <= set(seen)
+
+
+def test_the_command_line_tells_how_far_syn_is(root, monkeypatch, capsys):
+    seen = []
+
+    def build(folder, *, watch, **settings):
+        watch(7)
+
+    @contextmanager
+    def working(console):
+        yield seen.append
+
+    monkeypatch.setattr(cli_data.syn_digits, "build", build)
+    monkeypatch.setattr(cli_data, "working", working)
+    assert command(monkeypatch, capsys, "data", "build", "syn")[0] == 0
+    assert seen == [Work("rendering syn", 7, 10_000 + 9_553)]

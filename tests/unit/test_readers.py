@@ -13,12 +13,15 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from metadr.benchmarks.digits import DIGITS, make_digits
+from metadr.benchmarks import benchmark_of, make_recipe, prepare
+from metadr.benchmarks.digits import DIGITS, configure
 from metadr.data.digits import SOURCES, load, status, verify
 from metadr.data.idx import read_idx
 from metadr.data.mnist import to_32
 from metadr.data.source import Counts, Decoding, data_root, find
 from metadr.errors import UserError
+from metadr.progress import Work
+from metadr.store import identity
 
 TRAIN, TEST, TAKEN = 40, 20, 30
 LABELS = {part: np.arange(size) % 10 for part, size in (("train", TRAIN), ("test", TEST))}
@@ -146,10 +149,10 @@ def test_first_skips_training_images(tmp_path: Path) -> None:
 def test_val_is_the_end_of_the_training_images(tmp_path: Path) -> None:
     WRITE["svhn"](tmp_path / "svhn")
     whole = load(TINY["svhn"], TAKE, root=tmp_path).domain
-    held = load(TINY["svhn"], TAKE, num_val=5, root=tmp_path).domain
+    held = load(TINY["svhn"], dataclasses.replace(TAKE, num_val=5), root=tmp_path).domain
     assert held.val is not None and torch.equal(held.val.x, whole.train.x[25:]) and len(held.train.x) == 25
-    with pytest.raises(UserError, match="num_val must be from 0 to 29"):
-        load(TINY["svhn"], TAKE, num_val=30, root=tmp_path)
+    with pytest.raises(UserError, match=r"num_val must be below num_train, 30\. Got 30"):
+        dataclasses.replace(TAKE, num_val=30)
 
 
 def lanczos(image: np.ndarray, size: int) -> np.ndarray:
@@ -457,17 +460,47 @@ def test_digits_benchmark_is_known_by_its_content(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(SOURCES, name, source)
     WRITE["mnist"](tmp_path / "mnist")
     WRITE["svhn"](tmp_path / "svhn")
-    both = make_digits(decoding=TAKE)
+    both = configure(TAKE)
     first = both.fingerprint(("mnist", "svhn"))
     assert first == both.fingerprint(("svhn", "mnist"))  # the order of domains is in the key anyway
     (tmp_path / "svhn/train_32x32.mat").touch()
     assert both.fingerprint(("mnist", "svhn")) == first  # the same content at another time
-    assert make_digits(decoding=TAKE, num_val=5).fingerprint(("mnist", "svhn")) != first
-    padded = make_digits(decoding=dataclasses.replace(TAKE, resize="pad"))
+    held = configure(dataclasses.replace(TAKE, num_val=5))
+    assert held.fingerprint(("mnist", "svhn")) == f"{first}, 5 held out"
+    padded = configure(dataclasses.replace(TAKE, resize="pad"))
     assert padded.fingerprint(("svhn",)) == both.fingerprint(("svhn",))
     assert padded.fingerprint(("mnist",)) != both.fingerprint(("mnist",))
-    late = make_digits(decoding=dataclasses.replace(TAKE, first=5))
+    late = configure(dataclasses.replace(TAKE, first=5))
     assert late.fingerprint(("svhn",)) == both.fingerprint(("svhn",))  # `first` concerns MNIST alone
     assert late.fingerprint(("mnist",)) != both.fingerprint(("mnist",))
-    domain = both.task.check(make_digits(decoding=TAKE, num_val=5).load("svhn"))
+    domain = both.task.check(held.load("svhn"))
     assert domain.val is not None and len(domain.val.x) == 5
+
+
+def test_settings_of_the_digits_are_fields_of_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("METADR_DATA", str(tmp_path))
+    for name, source in TINY.items():
+        monkeypatch.setitem(SOURCES, name, source)
+    WRITE["mnist"](tmp_path / "mnist")
+    WRITE["mnist_m"](tmp_path / "mnist_m")
+
+    def data(**fields: object) -> str:
+        recipe = make_recipe("digits", order="mnist,mnist_m", **{"num_train": TAKEN, **fields})
+        return str(identity(recipe, 0)["data"])
+
+    whole = data()
+    contents = [load(name, TAKE).info.content[:16] for name in ("mnist", "mnist_m")]
+    assert whole == f"mnist {contents[0]}, mnist_m {contents[1]}"  # as it was before there were settings
+    assert data(resize="lanczos", first="0", **{"digits.num_val": 0}) == whole
+    assert data(num_val="3") == f"{whole}, 3 held out"
+    for fields in ({"resize": "pad"}, {"first": 4}):
+        changed = data(**fields)
+        assert changed != whole and changed.endswith(f"mnist_m {contents[1]}")
+    domain = benchmark_of(make_recipe("digits", num_train=TAKEN, resize="pad", num_val=3)).load("mnist")
+    assert domain.val is not None and len(domain.val.x) == 3 and len(domain.train.x) == TAKEN - 3
+    assert not domain.train.x[:, :, :2].any()  # the rim
+    seen: list[Work] = []
+    prepare(make_recipe("digits", order="mnist_m", num_train=TAKEN - 1), seen.append)
+    assert {Work("decoding mnist_m/train", 29, 29), Work("decoding mnist_m/test", 20, 20)} <= set(seen)
+    with pytest.raises(UserError, match=r"must be one of 'lanczos', 'bilinear', 'pad'\. Got 'cubic'"):
+        make_recipe("digits", resize="cubic")

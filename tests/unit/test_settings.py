@@ -19,6 +19,7 @@ class Sample:
 
     share: float = setting(0.5, "a share", low=0)
     rate: float = setting(1.0, "a rate", above=0)
+    portion: float = setting(0.5, "a portion", above=0, below=1)
     count: int = setting(3, "a count", low=1)
     limit: int | None = setting(None, "a limit", low=1)
     exact: bool = setting(False, "a fact")
@@ -39,6 +40,7 @@ class Sample:
         ("share", 0, 0.0),
         ("share", 2, 2.0),
         ("rate", 1e-300, 1e-300),
+        ("portion", 0.999, 0.999),
         ("count", 1, 1),
         ("limit", None, None),
         ("limit", 7, 7),
@@ -67,6 +69,8 @@ def test_what_fits_is_kept_in_its_own_type(field, given, kept):
         ("share", None),
         ("rate", 0),
         ("rate", -1.0),
+        ("portion", 0),
+        ("portion", 1),
         ("count", 0),
         ("count", 1.0),
         ("count", True),
@@ -102,6 +106,7 @@ def test_numbers_beyond_a_float_are_no_floats():
     [
         ("share", "a number >= 0"),
         ("rate", "a number > 0"),
+        ("portion", "a number > 0 and < 1"),
         ("count", "a whole number >= 1"),
         ("limit", "a whole number >= 1, or none"),
         ("exact", "true or false"),

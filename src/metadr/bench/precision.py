@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metadr import models
-from metadr.benchmarks import get_benchmark, make_recipe, training_of
+from metadr.benchmarks import benchmark_of, make_recipe, training_of
 from metadr.core import Precision, Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground
@@ -49,7 +49,7 @@ def bench_precision(
     resident = load_domains(recipe, chosen)[0]
     train = resident.domain.train
     names: tuple[Precision, ...] = ("fp32", "tf32", "bf16") if chosen.type == "cuda" else ("fp32", "bf16")
-    task = get_benchmark(recipe.benchmark).task
+    task = benchmark_of(recipe).task
     torch.manual_seed(stream_seed(0, "init"))
     module = models.build(training.model, task.num_classes)
     follower = _Follower(recipe, module, chosen, train)
@@ -102,7 +102,7 @@ class _Follower:
 
     def _learner(self, training: Training, *, capture: bool, double: bool = False) -> Learner:
         module = copy.deepcopy(self.module)
-        task = get_benchmark(self.recipe.benchmark).task
+        task = benchmark_of(self.recipe).task
         learner = Learner(
             self.recipe,
             training,

@@ -1,16 +1,19 @@
 """Benchmarks by name, and recipes made from names: `embedded/p1` with `ewc+dr`."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from metadr import models, settings
 from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
-from metadr.core import ORACLES, Access, Benchmark, Recipe, Training
+from metadr.benchmarks.folder import FOLDER
+from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
+from metadr.progress import Watch
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS)}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, FOLDER)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order")
@@ -34,18 +37,29 @@ def get_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
+def benchmark_of(recipe: Recipe) -> Benchmark:
+    """The benchmark of a recipe, as the recipe's settings of its data have it."""
+    return _configured(get_benchmark(recipe.benchmark), dict(recipe.data))
+
+
+def prepare(recipe: Recipe, watch: Watch | None = None) -> Mapping[str, Found]:
+    """Decode what a recipe needs and was not decoded before, and say what was found, by domain."""
+    benchmark = benchmark_of(recipe)
+    return benchmark.prepare(recipe.order, watch) if benchmark.prepare else {}
+
+
 def training_of(recipe: Recipe) -> Training:
     """How this recipe trains: its benchmark's defaults with its own differences."""
     differences = dict(recipe.overrides)
     for name in differences:
         if name not in settings.names(Training):
             raise unknown("field", name, settings.names(Training), within=" in Training")
-    return dataclasses.replace(get_benchmark(recipe.benchmark).training, **differences)
+    return dataclasses.replace(benchmark_of(recipe).training, **differences)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
     """Refuse what can be seen to be wrong before any data is read."""
-    benchmark = get_benchmark(recipe.benchmark)
+    benchmark = benchmark_of(recipe)
     for domain in recipe.order:
         if domain not in benchmark.domains:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
@@ -54,7 +68,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
 
 
 def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **fields: Any) -> Recipe:
-    """A recipe from names. Fields may belong to the recipe, to its training or to its parts.
+    """A recipe from names. Fields may belong to the recipe, to its training, to its parts or to its benchmark's data.
 
     `make_recipe("embedded/p1", "er+meta-dr", memory_per_domain=50, steps=200, inner_lr=0.05)`
 
@@ -63,9 +77,14 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
         method: a sum of parts.
         tiny: shrink it to seconds; fields that are given still hold.
         fields: values as they are, or as text from the command line. `dr.per` means one part's field where several
-            parts have it (from Python: `**{"dr.per": "image"}`).
+            parts have it (from Python: `**{"dr.per": "image"}`), `digits.resize` that of a benchmark's data.
     """
-    benchmark, order = _named(name)
+    known_as, _, protocol = name.partition("/")
+    if known_as not in BENCHMARKS:
+        raise unknown("recipe", name, [*BENCHMARKS, *recipe_names()], hint="List all with 'metadr list recipes'.")
+    data, fields = _of_data(BENCHMARKS[known_as], fields)
+    benchmark = _configured(BENCHMARKS[known_as], data)
+    order = _order(benchmark, protocol)
     access, method = _without_oracle(method)
     parts = list(parse_method(method, benchmark.part_defaults))
     memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0
@@ -86,13 +105,18 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
         elif not owner and field in settings.names(Training):
             overrides[field] = _value(Training, field, value)
         else:
-            known = {*RECIPE_FIELDS, *settings.names(Training)}
+            known = {*RECIPE_FIELDS, *settings.names(Training), *data_fields(benchmark)}
             known |= {
                 name for part in parts for own in settings.names(type(part)) for name in (own, f"{part.name}.{own}")
             }
-            hint = f"Method '{method}' has no such setting: list all with 'metadr list fields'."
+            hint = f"Method '{method}' on '{benchmark.name}' has no such setting: list all with 'metadr list fields'."
             raise unknown("field", field, known, hint=hint)
-    return check_recipe(Recipe(benchmark.name, method=tuple(parts), overrides=tuple(overrides.items()), **whole))
+    usual = BENCHMARKS[known_as].settings
+    values = {field: getattr(benchmark.settings, field) for field in data}
+    differences = tuple((field, value) for field, value in values.items() if value != getattr(usual, field))
+    return check_recipe(
+        Recipe(benchmark.name, method=tuple(parts), overrides=tuple(overrides.items()), data=differences, **whole)
+    )
 
 
 def with_training(recipe: Recipe, **fields: Any) -> Recipe:
@@ -101,12 +125,37 @@ def with_training(recipe: Recipe, **fields: Any) -> Recipe:
     return check_recipe(dataclasses.replace(recipe, overrides=tuple({**dict(recipe.overrides), **values}.items())))
 
 
-def _named(name: str) -> tuple[Benchmark, tuple[str, ...]]:
-    short, _, protocol = name.partition("/")
-    if short not in BENCHMARKS or (protocol and protocol not in BENCHMARKS[short].protocols):
-        raise unknown("recipe", name, [*BENCHMARKS, *recipe_names()], hint="List all with 'metadr list recipes'.")
-    benchmark = BENCHMARKS[short]
-    return benchmark, benchmark.protocols[protocol or next(iter(benchmark.protocols))]
+def data_fields(benchmark: Benchmark) -> tuple[str, ...]:
+    """The settings of a benchmark's data, by name."""
+    return settings.names(type(benchmark.settings)) if benchmark.configure else ()
+
+
+def _of_data(benchmark: Benchmark, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields that belong to a benchmark's data, as values, and the rest."""
+    data, rest = {}, {}
+    for field, value in fields.items():
+        owner, _, short = field.rpartition(".")
+        if short in data_fields(benchmark) and owner in ("", benchmark.name):
+            data[short] = _value(type(benchmark.settings), short, value)
+        else:
+            rest[field] = value
+    return data, rest
+
+
+def _configured(benchmark: Benchmark, data: Mapping[str, Any]) -> Benchmark:
+    for name in data:
+        if name not in data_fields(benchmark):
+            raise unknown("field", name, data_fields(benchmark), within=f" in the data of '{benchmark.name}'")
+    if benchmark.configure is None or (benchmark.domains and not data):
+        return benchmark  # as it is registered; one without domains has to be told where they are
+    return benchmark.configure(dataclasses.replace(benchmark.settings, **data))
+
+
+def _order(benchmark: Benchmark, protocol: str) -> tuple[str, ...]:
+    if protocol and protocol not in benchmark.protocols:
+        known = [*BENCHMARKS, *(f"{benchmark.name}/{each}" for each in benchmark.protocols)]
+        raise unknown("recipe", f"{benchmark.name}/{protocol}", known, hint="List all with 'metadr list recipes'.")
+    return benchmark.protocols[protocol or next(iter(benchmark.protocols))]
 
 
 def _without_oracle(method: str) -> tuple[Access, str]:

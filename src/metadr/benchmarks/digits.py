@@ -2,10 +2,12 @@
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 
-from metadr.core import Benchmark, Domain, Task, Training
+from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.digits import PAPER, content_of, load
 from metadr.data.source import Decoding
+from metadr.progress import Watch
 
 DOMAINS = ("mnist", "mnist_m", "syn", "svhn")
 PROTOCOLS = {
@@ -14,35 +16,31 @@ PROTOCOLS = {
     # All 24 orders, by what they are: p1 and p2 are two of them under another name.
     **{"-".join(order): order for order in itertools.permutations(DOMAINS)},
 }
-NUM_VAL = 1_000
 
 
-def make_digits(name: str = "digits", decoding: Decoding = PAPER, *, num_val: int = 0) -> Benchmark:
-    """The benchmark, or a variant of it to register under another name.
-
-    `register(make_digits("digits_padded", Decoding(resize="pad")))`
-
-    Args:
-        name: of the benchmark.
-        decoding: `first` concerns MNIST alone: the authors' other loaders begin at the first image.
-        num_val: hold out that many of the 10,000 training images, the last ones, as `val` (`NUM_VAL` for choosing
-            settings).
-    """
+def configure(decoding: Decoding) -> Benchmark:
+    """The benchmark as it is read by these settings."""
 
     def of(domain: str) -> Decoding:
+        # `first` concerns MNIST alone: the authors' other loaders begin at the first image.
         return decoding if domain == "mnist" else dataclasses.replace(decoding, first=0)
 
     def load_domain(domain: str) -> Domain:
         # Checked: what a run trains on is what its key says.
-        return load(domain, of(domain), num_val=num_val, checked=True).domain
+        return load(domain, of(domain), checked=True).domain
 
     def fingerprint(order: tuple[str, ...]) -> str:
         """Of the pixels and labels of these domains alone: the others need not be there."""
         parts = [f"{domain} {content_of(domain, of(domain))[:16]}" for domain in sorted(order)]
-        return ", ".join([*parts, f"{num_val} held out"] if num_val else parts)
+        return ", ".join([*parts, f"{decoding.num_val} held out"] if decoding.num_val else parts)
+
+    def prepare(order: tuple[str, ...], watch: Watch | None) -> Mapping[str, Found]:
+        for domain in order:
+            load(domain, of(domain), watch=watch)
+        return {}  # the published files hold what they hold
 
     return Benchmark(
-        name=name,
+        name="digits",
         about="the paper's four digit data sets, 10,000 training images each: MNIST, MNIST-M, SYN, SVHN",
         task=Task(num_classes=10),
         domains=DOMAINS,
@@ -57,7 +55,10 @@ def make_digits(name: str = "digits", decoding: Decoding = PAPER, *, num_val: in
             "meta-dr": {"transforms": "psi3", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
         },
         tiny={"steps": 3, "batch_size": 8, "limit": 64, "model": "tiny_resnet"},
+        settings=decoding,
+        configure=configure,
+        prepare=prepare,
     )
 
 
-DIGITS = make_digits()
+DIGITS = configure(PAPER)

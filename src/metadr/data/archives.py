@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from metadr.errors import UserError
+from metadr.progress import Meter, Watch
 
 CHUNK = 1 << 18  # bytes read and written at once
 HEADERS = 16 << 20  # bytes that may be unpacked between two members of a tar: their headers are read into memory
@@ -73,7 +74,7 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path:
+def unpack(archive: Path, folder: Path, *, limits: Limits | None = None, watch: Watch | None = None) -> Path:
     """Unpack a zip, a tar (plain or gz, bz2, xz) or a single compressed file into a new folder.
 
     What the archive is, its content says and not its name. The folder appears when all of it is there; a kill leaves
@@ -81,7 +82,7 @@ def unpack(archive: Path, folder: Path, *, limits: Limits | None = None) -> Path
     """
     kind = _kind_of_archive(archive)
     with _new_folder(folder) as building:
-        _extract(archive, kind, building, limits or Limits())
+        _extract(archive, kind, building, limits or Limits(), watch)
     return folder
 
 
@@ -103,8 +104,8 @@ def _kind_of_archive(archive: Path) -> Kind:
     return kind
 
 
-def _extract(archive: Path, kind: Kind, folder: Path, limits: Limits) -> None:
-    writer = _Writer(archive, folder, limits)
+def _extract(archive: Path, kind: Kind, folder: Path, limits: Limits, watch: Watch | None = None) -> None:
+    writer = _Writer(archive, folder, limits, Meter(f"unpacking {archive.name}", 0, watch))
     if kind == "zip":
         _unpack_zip(archive, writer)
     else:
@@ -116,10 +117,11 @@ def _extract(archive: Path, kind: Kind, folder: Path, limits: Limits) -> None:
 class _Writer:
     """Writes the members of one archive below a folder, and refuses those it should not."""
 
-    def __init__(self, archive: Path, root: Path, limits: Limits) -> None:
+    def __init__(self, archive: Path, root: Path, limits: Limits, meter: Meter) -> None:
         self.archive = archive
         self.root = root
         self.limits = limits
+        self.meter = meter
         with _intact(archive):
             self.packed = max(archive.stat().st_size, 1)
         self.num_bytes = self.num_members = self.num_files = 0
@@ -146,6 +148,7 @@ class _Writer:
         if size is not None and self.num_bytes - before != size:
             raise _damaged(self.archive, f"{shown(name)} has {self.num_bytes - before} bytes instead of {size}")
         self.num_files += 1
+        self.meter.add()
 
     def refuse(self, name: str, what: str) -> UserError:
         return _refused(self.archive, f"its member {shown(name)} {what}")

@@ -32,6 +32,7 @@ from metadr.data.source import (
 from metadr.data.svhn import SVHN
 from metadr.data.syn import SYN
 from metadr.errors import UserError, unknown
+from metadr.progress import Watch
 
 SOURCES: dict[str, Source] = {source.name: source for source in (MNIST, MNIST_M, SYN, SVHN)}
 PAPER = Decoding()
@@ -108,30 +109,28 @@ def load(
     source: Source | str,
     decoding: Decoding = PAPER,
     *,
-    num_val: int = 0,
     root: Path | None = None,
     checked: bool = False,
+    watch: Watch | None = None,
 ) -> Loaded:
     """A data set as a domain: decoded once, then opened memory-mapped.
 
     Args:
         source: a data set or its name.
-        decoding: which training images, and how they become 32x32.
-        num_val: hold out the last of the training images as `val`.
+        decoding: which training images, how they become 32x32, and how many are held out.
         root: where data sets lie; `data_root()` unless given.
         checked: compare every cached byte with its hash (about 0.1 s for 100 MB).
+        watch: told how far decoding is, where it takes long.
     """
     source = get_source(source) if isinstance(source, str) else source
-    if not 0 <= num_val < decoding.num_train:
-        raise UserError(f"num_val must be from 0 to {decoding.num_train - 1}, fewer than num_train. Got {num_val}.")
-    entry = _entry(source, decoding, root or data_root(), checked=checked)
-    kept = decoding.num_train - num_val
+    entry = _entry(source, decoding, root or data_root(), checked=checked, watch=watch)
+    kept = decoding.num_train - decoding.num_val
     whole = Split(entry.tensors["train_x"], entry.tensors["train_y"])
     domain = Domain(
         source.name,
         train=whole.first(kept),
         test=Split(entry.tensors["test_x"], entry.tensors["test_y"]),
-        val=Split(whole.x[kept:], whole.y[kept:]) if num_val else None,
+        val=Split(whole.x[kept:], whole.y[kept:]) if decoding.num_val else None,
     )
     found = Counts(*entry.about["found"])
     origin = made_here(source, locate(source, (root or data_root()) / source.name))
@@ -153,13 +152,15 @@ def _content(source: Source, decoding: Decoding, root: Path, top: str) -> str:
     return _entry(source, decoding, root).content
 
 
-def _entry(source: Source, decoding: Decoding, root: Path, *, checked: bool = False) -> Entry:
+def _entry(
+    source: Source, decoding: Decoding, root: Path, *, checked: bool = False, watch: Watch | None = None
+) -> Entry:
     folder = root / source.name
     files = locate(source, folder)
     settings = {name: getattr(decoding, name) for name in source.settings}
 
     def make() -> tuple[dict[str, Tensor], dict[str, Any]]:
-        train, test, found = decode(source, files, decoding)
+        train, test, found = decode(source, files, decoding, watch)
         tensors = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
         return tensors, {"source": source.name, "settings": settings, "found": list(found)}
 
@@ -194,7 +195,9 @@ def status(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     return stands("present" if found == source.expected else "partial", found)._replace(origin=made_here(source, files))
 
 
-def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | None = None) -> Verified:
+def verify(
+    source: Source | str, decoding: Decoding = PAPER, *, root: Path | None = None, watch: Watch | None = None
+) -> Verified:
     """Read all of a data set: checksums, every image, images per digit, and the cache."""
     source = get_source(source) if isinstance(source, str) else source
     seen = status(source, decoding, root=root)
@@ -203,8 +206,8 @@ def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     content, problems = None, []
     try:
         files = locate(source, seen.folder)
-        problems = _class_problems(source, files, seen.found)
-        content = load(source, decoding, root=root, checked=True).info.content
+        problems = _class_problems(source, files, seen.found, watch)
+        content = load(source, decoding, root=root, checked=True, watch=watch).info.content
         checks = tuple(_check_file(source, path) for path in files.values() if path.is_file())
     except UserError as error:
         return Verified(seen._replace(state="broken", problems=(*problems, str(error))))
@@ -213,7 +216,7 @@ def verify(source: Source | str, decoding: Decoding = PAPER, *, root: Path | Non
     return Verified(seen, checks, content)
 
 
-def _class_problems(source: Source, files: Files, found: Counts) -> list[str]:
+def _class_problems(source: Source, files: Files, found: Counts, watch: Watch | None) -> list[str]:
     """Complete parts whose images per digit are not the known ones."""
     problems = []
     parts: tuple[tuple[Part, int, int, tuple[int, ...] | None], ...] = (
@@ -222,7 +225,7 @@ def _class_problems(source: Source, files: Files, found: Counts) -> list[str]:
     )
     for part, here, all_of_it, known in parts:
         if known is not None and here == all_of_it:
-            labels = source.read(files, part, slice(None), Decoding(resize="pad")).y
+            labels = source.read(files, part, slice(None), Decoding(resize="pad"), watch).y
             counted = tuple(torch.bincount(labels.clamp(0), minlength=NUM_CLASSES).tolist())
             if counted != known:
                 digit = next((d for d, n in enumerate(known) if counted[d] != n), NUM_CLASSES)

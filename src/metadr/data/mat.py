@@ -9,6 +9,7 @@ import numpy as np
 from metadr.core import Split
 from metadr.data.source import Decoding, Files, Part, damaged, reading, to_split
 from metadr.errors import UserError
+from metadr.progress import Watch
 
 
 def count_mat(files: Files, part: Part) -> int:
@@ -21,7 +22,7 @@ def count_mat(files: Files, part: Part) -> int:
     return int(shapes["X"][3])
 
 
-def read_mat(files: Files, part: Part, rows: slice, decoding: Decoding) -> Split:
+def read_mat(files: Files, part: Part, rows: slice, decoding: Decoding, watch: Watch | None = None) -> Split:
     """Those rows of a file, as images (N, 3, 32, 32) and labels 0 to 9."""
     from scipy.io import loadmat
 

@@ -8,6 +8,7 @@ from metadr.core import Split
 from metadr.data.idx import count_idx, read_idx
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Counts, Decoding, Files, Need, Part, Source, damaged, to_split
+from metadr.progress import Watch
 
 SIDE = 32
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -17,7 +18,7 @@ def count(files: Files, part: Part) -> int:
     return count_idx(files[f"{part}_images"], 3)
 
 
-def read(files: Files, part: Part, rows: slice, decoding: Decoding) -> Split:
+def read(files: Files, part: Part, rows: slice, decoding: Decoding, watch: Watch | None = None) -> Split:
     images = read_idx(files[f"{part}_images"], 3)
     labels = read_idx(files[f"{part}_labels"], 1)
     if len(images) != len(labels):

@@ -11,8 +11,10 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from metadr.core import Split
+from metadr.data.decode import in_order
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Counts, Decoding, Files, Need, Part, Source, damaged, reading, to_split
+from metadr.progress import Watch
 
 SIZE = (32, 32)
 PNG_END = b"IEND\xaeB`\x82"
@@ -72,13 +74,16 @@ def count(files: Files, part: Part) -> int:
     return sum(line.image in present for line in read_list(files[f"{part}_labels"]))
 
 
-def read(files: Files, part: Part, rows: slice, decoding: Decoding) -> Split:
+def read(files: Files, part: Part, rows: slice, decoding: Decoding, watch: Watch | None = None) -> Split:
     folder, lines = files[f"{part}_images"], read_list(files[f"{part}_labels"])[rows]
     if not lines:
         raise damaged(files[f"{part}_labels"], "it names no image in the rows that are needed")
     images = np.empty((len(lines), *SIZE, 3), np.uint8)
-    for line, place in zip(lines, images, strict=True):
-        place[:] = np.asarray(read_png(folder / line.image))
+    paths = [folder / line.image for line in lines]
+    for place, image in zip(
+        images, in_order(read_png, paths, what=f"decoding mnist_m/{part}", watch=watch), strict=True
+    ):
+        place[:] = np.asarray(image)
     return to_split(images.transpose(0, 3, 1, 2), np.array([line.label for line in lines]))
 
 

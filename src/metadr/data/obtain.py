@@ -17,6 +17,7 @@ from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
 from metadr.data.source import data_root, locate
 from metadr.errors import UserError
+from metadr.progress import Meter, Watch
 from metadr.synthetic.mnist_m import blend
 
 # Ganin's release keeps the first images of MNIST: 59,001 to train on and 9,001 to test.
@@ -38,7 +39,7 @@ def download(name: str, *, root: Path | None = None, watch: Callable[[Download],
     return now
 
 
-def bring(name: str, place: str | Path, *, root: Path | None = None) -> Status:
+def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watch | None = None) -> Status:
     """Copy a data set from a folder or an archive, in any layout it is found in, into the data root.
 
     The copy appears when all of it is there; a copy that was there before is replaced only then.
@@ -53,15 +54,22 @@ def bring(name: str, place: str | Path, *, root: Path | None = None) -> Status:
                     f"{place} is neither a folder nor an archive (zip, tar, gz, bz2, xz). Give the folder that holds "
                     f"{source.needs[0].names[0]}."
                 )
-            place = unpack(place, work / "unpacked")
+            place = unpack(place, work / "unpacked", watch=watch)
         found = locate(source, place)
         copy = work / "copy"
         copy.mkdir()
+        num_files = sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in found.values())
+        meter = Meter(f"copying {name}", num_files, watch)
+
+        def take(here: str | Path, there: str | Path) -> None:
+            shutil.copy2(here, there)
+            meter.add()
+
         for path in found.values():
             if path.is_dir():
-                shutil.copytree(path, copy / path.name)
+                shutil.copytree(path, copy / path.name, copy_function=take)
             else:
-                shutil.copy2(path, copy / path.name)
+                take(path, copy / path.name)
         record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
         if record.is_file():
             shutil.copy2(record, copy / record.name)
@@ -75,7 +83,7 @@ def build_mnist_m(
     root: Path | None = None,
     seed: int = 0,
     num_train: int = 10_000,
-    watch: Callable[[str], None] | None = None,
+    watch: Watch | None = None,
 ) -> Status:
     """Blend MNIST with photographs, and write it in the layout of the release: PNG files and lists of labels."""
     root = root or data_root()
@@ -86,14 +94,14 @@ def build_mnist_m(
             count = min(num_train, all_of_it) if split == "train" else all_of_it
             digits = read_idx(files[f"{split}_images"], 3)[:count]
             labels = read_idx(files[f"{split}_labels"], 1)[:count]
-            if watch is not None:
-                watch(f"blending {len(digits)} {split} images")
             images = blend(digits, photos, seed=seed if split == "train" else seed + 1)
             folder = copy / f"mnist_m_{split}"
             folder.mkdir(parents=True)
             names = [f"{index:08d}.png" for index in range(len(images))]
+            meter = Meter(f"writing mnist_m/{split}", len(names), watch)
             for image, png in zip(images, names, strict=True):
                 Image.fromarray(np.ascontiguousarray(image)).save(folder / png, compress_level=1)
+                meter.add()
             lines = [f"{png} {label}\n" for png, label in zip(names, labels, strict=True)]
             (copy / f"mnist_m_{split}_labels.txt").write_text("".join(lines))
         record = {"what": "MNIST blended over other photographs by the recipe of MNIST-M; not its files", "seed": seed}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from metadr.core import Split
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
+from metadr.progress import Watch
 from metadr.settings import check, setting
 
 Part = Literal["train", "test"]
@@ -40,9 +41,12 @@ class Decoding:
         0, "the training image to begin at: 0, or 5000 as an earlier loader of the authors does", low=0
     )
     num_train: int = setting(10_000, "training images taken", low=1)
+    num_val: int = setting(0, "of these, the last so many are held out as val", low=0)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.num_val >= self.num_train:
+            raise UserError(f"num_val must be below num_train, {self.num_train}. Got {self.num_val}. Hold out fewer.")
 
     @property
     def rows(self) -> slice:
@@ -91,8 +95,8 @@ class Source:
     expected: Counts
     count: Callable[[Files, Part], int]
     """How many images a part holds, without decoding them."""
-    read: Callable[[Files, Part, slice, Decoding], Split]
-    """Those rows of a part."""
+    read: Callable[[Files, Part, slice, Decoding, Watch | None], Split]
+    """Those rows of a part; who watches is told where that takes long."""
     inputs: Callable[[Files, Decoding], Iterable[str | Path]] = own_files
     """The paths whose names, sizes and times stand for the content of what is read."""
     settings: tuple[str, ...] = ("first", "num_train")
@@ -183,14 +187,14 @@ def made_here(source: Source, files: Files) -> str:
         return f"made by someone ({record.name} cannot be read)"
 
 
-def decode(source: Source, files: Files, decoding: Decoding) -> Decoded:
+def decode(source: Source, files: Files, decoding: Decoding, watch: Watch | None = None) -> Decoded:
     """Read the training images asked for and all test images, and refuse what is not the data set."""
     found = Counts(source.count(files, "train"), source.count(files, "test"))
     problem = count_problem(source, files, found, decoding)
     if problem:
         raise UserError(problem)
-    train = source.read(files, "train", decoding.rows, decoding)
-    test = source.read(files, "test", slice(None), decoding)
+    train = source.read(files, "train", decoding.rows, decoding, watch)
+    test = source.read(files, "test", slice(None), decoding, watch)
     for part, split in (("train", train), ("test", test)):
         check_digits(f"{source.name}/{part}", split)
     return Decoded(train, test, found)

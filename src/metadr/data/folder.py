@@ -1,0 +1,178 @@
+"""Anyone's own images as domains: decoded once into the cache, broken ones listed and left out."""
+
+import logging
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metadr.core import Domain, Found, Split
+from metadr.data.cache import Entry, cached, short_hash
+from metadr.data.decode import Broken, Fit, in_order, picture
+from metadr.data.folder_scan import DomainScan, Item, Scan, scan
+from metadr.data.source import data_root
+from metadr.errors import UserError
+from metadr.progress import Watch
+from metadr.settings import check, setting
+
+log = logging.getLogger("metadr")
+
+REVISION = 1  # of the pixels below: raise it when an edit changes them
+NAMED = 3  # broken files that a sentence names
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a user's images lie, and what is made of them.
+
+    The side is 64 unless told otherwise, so that a first run ends soon: 224 (`side=224`), the usual size of
+    photographs, is twelve times the pixels, and so of the memory and about of the time. `--dry-run` tells both.
+    """
+
+    root: str | None = setting(None, "the folder of domains, as --data")
+    side: int = setting(64, "images become squares of this side", low=8)
+    fit: Fit = setting("crop", "how: cut to a centred square, stretched into one, or padded with black")
+    test_share: float = setting(0.2, "of each class, for testing, where a domain has no test set", above=0, below=1)
+    num_val: int = setting(0, "training images of each domain held out as val", low=0)
+    broken_limit: int = setting(10, "broken images that are left out of a domain; more are an error", low=0)
+
+    def __post_init__(self) -> None:
+        if self.root is not None:  # one folder, one spelling, wherever the process goes
+            object.__setattr__(self, "root", os.path.realpath(Path(self.root).expanduser()))
+        check(self)
+
+
+_seen: dict[tuple[str, float], Scan] = {}
+
+
+def look(folder: Folder) -> Scan:
+    """What lies there now; looked through anew only where something was added, removed or renamed."""
+    if folder.root is None:
+        raise UserError("Benchmark 'folder' needs a folder of images. Name it with --data ROOT (in Python, root=...).")
+    key = folder.root, folder.test_share
+    if key not in _seen or not _seen[key].holds:
+        _seen[key] = scan(Path(folder.root), folder.test_share)
+    return _seen[key]
+
+
+def entry_of(folder: Folder, domain: DomainScan, *, checked: bool = False, watch: Watch | None = None) -> Entry:
+    """A domain in the cache, decoded first where it is not there; `about` says what was found."""
+    how: dict[str, Any] = {"revision": REVISION, "root": folder.root, "side": folder.side, "fit": folder.fit}
+    how["test_share"] = None if domain.own_test else folder.test_share
+
+    def make() -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return _decode(domain, folder, watch)
+
+    return cached(data_root() / "cache", f"folder-{domain.name}", how, _inputs(domain), make, checked=checked)
+
+
+def load(folder: Folder, scanned: Scan, name: str) -> Domain:
+    """A domain as tensors, with its labels among the classes of all domains."""
+    domain = scanned.domains[name]
+    entry = entry_of(folder, domain, checked=True)
+    broken = _check(folder, domain, entry)
+    if broken:
+        log.warning("%s", _broken_in_words(domain, broken, "left out"))
+    classes = torch.tensor([scanned.classes.index(label) for label in entry.about["classes"]])
+    train, test = (Split(entry.tensors[f"{part}_x"], classes[entry.tensors[f"{part}_y"]]) for part in ("train", "test"))
+    kept = train.num_images - folder.num_val
+    val = Split(train.x[kept:], train.y[kept:]) if folder.num_val else None
+    return Domain(name, train.first(kept), test, val)
+
+
+def content_of(folder: Folder, scanned: Scan, name: str) -> str:
+    """The hash of a domain's pixels, labels, split and class names, wherever it lies."""
+    entry = entry_of(folder, scanned.domains[name])
+    _check(folder, scanned.domains[name], entry)
+    return short_hash([entry.content, entry.about["classes"]], 16)
+
+
+def found_in(folder: Folder, scanned: Scan, name: str, *, watch: Watch | None = None) -> Found:
+    """What is known of a domain's files; decodes them where that was not done before."""
+    domain = scanned.domains[name]
+    about = entry_of(folder, domain, watch=watch).about
+    broken = dict(about["broken"])
+    train, test = (
+        tuple(item.name for item in items if item.name not in broken) for items in (domain.train, domain.test)
+    )
+    reasons = tuple(f"{name}: {reason}" for name, reason in broken.items())
+    return Found(train, test, about["sizes"], reasons, domain.unused, about["seconds"])
+
+
+def _check(folder: Folder, domain: DomainScan, entry: Entry) -> dict[str, str]:
+    """Why each broken file is, unless there are too many, or too few others."""
+    broken: dict[str, str] = dict(entry.about["broken"])
+    if len(broken) > folder.broken_limit:
+        raise UserError(
+            f"{_broken_in_words(domain, broken, f'more than broken_limit, {folder.broken_limit}')} "
+            f"Replace or remove them, or allow more with --set broken_limit={len(broken)}; --dry-run lists all."
+        )
+    num_train, num_test = (len(entry.tensors[name]) for name in ("train_y", "test_y"))
+    if num_train <= folder.num_val or not num_test:
+        raise UserError(
+            f"Domain '{domain.name}' has {num_train} training and {num_test} test images that can be read, and "
+            f"{folder.num_val} of the first are held out (num_val): too few. One of each must be left at least: add "
+            "images."
+        )
+    return broken
+
+
+def _broken_in_words(domain: DomainScan, broken: dict[str, str], what: str) -> str:
+    total = len(domain.train) + len(domain.test)
+    named = "; ".join(f"{name} ({reason})" for name, reason in list(broken.items())[:NAMED])
+    more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+    return f"{len(broken)} of {total} images of domain '{domain.name}' cannot be read, {what}: {named}{more}."
+
+
+def _decode(domain: DomainScan, folder: Folder, watch: Watch | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    started = time.monotonic()
+    items = [*domain.train, *domain.test]
+    classes = sorted({item.label for item in items})
+    place = {label: index for index, label in enumerate(classes)}
+    x = torch.empty(len(items), 3, folder.side, folder.side, dtype=torch.uint8)
+    kept: list[Item] = []
+    num_train = 0
+    sizes: Counter[str] = Counter()
+    broken: dict[str, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata: what can be read is read
+        one = partial(picture, side=folder.side, fit=folder.fit)
+        results = in_order(one, [item.path for item in items], what=f"decoding {domain.name}", watch=watch)
+        for number, (item, result) in enumerate(zip(items, results, strict=True)):
+            if isinstance(result, Broken):
+                broken[item.name] = result.reason
+                continue
+            x[len(kept)] = torch.from_numpy(np.ascontiguousarray(result.pixels.transpose(2, 0, 1)))
+            kept.append(item)
+            num_train += number < len(domain.train)
+            sizes[f"{result.width}x{result.height}"] += 1
+    y = torch.tensor([place[item.label] for item in kept], dtype=torch.int64)
+    x = x[: len(kept)]
+    tensors = {"train_x": x[:num_train], "train_y": y[:num_train], "test_x": x[num_train:], "test_y": y[num_train:]}
+    seconds = round(time.monotonic() - started, 2)
+    return tensors, {"classes": classes, "broken": list(broken.items()), "sizes": dict(sizes), "seconds": seconds}
+
+
+def _inputs(domain: DomainScan) -> str:
+    """A hash of what is read, seen from its domain: names, labels, parts, sizes and times of change."""
+    return short_hash(list(_lines(domain)), 16)
+
+
+def _lines(domain: DomainScan) -> Iterator[tuple[str, str, str, int, int]]:
+    for part, items in (("train", domain.train), ("test", domain.test)):
+        for item in items:
+            try:
+                stat = item.path.stat()
+                size, changed = stat.st_size, stat.st_mtime_ns
+            except OSError:  # who reads it will say why
+                size, changed = -1, -1
+            yield part, item.name, item.label, size, changed
