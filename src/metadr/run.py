@@ -13,7 +13,7 @@ from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
 from metadr.core import Batch, Domain, Recipe, Split, Training
 from metadr.domains import load_domains
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, prepare_process
 from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
 from metadr.engine.network import Network
 from metadr.errors import UserError
@@ -65,6 +65,7 @@ def scores_of(rows: list[dict[str, Any]], order: tuple[str, ...]) -> list[list[f
 
 def pick_device(name: str) -> torch.device:
     """The device of a name; 'auto' takes a GPU where there is one."""
+    prepare_process()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

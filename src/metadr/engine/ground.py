@@ -11,6 +11,14 @@ from metadr.core import Training
 from metadr.errors import UserError
 
 
+def prepare_process() -> None:
+    """Set what CUDA reads from the environment when it starts, unless the user has."""
+    # Torch refuses deterministic matrix products without it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Queues to the GPU: with the usual 8, 16 lanes wait for each other.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
 def check_precision(training: Training, device: torch.device) -> None:
     if training.precision == "tf32" and device.type != "cuda":
         raise UserError(f"Precision 'tf32' needs a GPU, and this run is on {device.type}. Use fp32, bf16 or a GPU.")
@@ -29,9 +37,6 @@ class Ground:
         check_precision(training, device)
         self.training = training
         self.stream = _stream(device)
-        if self.stream and training.deterministic:
-            # cuBLAS reads it when its handle is made; torch refuses deterministic matrix products without it.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     @contextmanager
     def held(self) -> Iterator[None]:

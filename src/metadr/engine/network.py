@@ -53,11 +53,12 @@ class Network:
         params = {**self._frozen, **(self.params if params is None else params)}
         if role is None or role == "fisher":
             self.module.eval()
-            return self._call(params, self.buffers, inputs)
+            # The Fisher is always in full precision: it squares gradients, one image at a time.
+            return self._call(params, self.buffers, inputs, half=self._half and role is None)
         self.module.train()
         left = self._norms.zeros() if role in self.moving else {}
         with self._norms.tracking(bool(left)):
-            logits = self._call(params, {**self._others, **left}, inputs)
+            logits = self._call(params, {**self._others, **left}, inputs, half=self._half)
         if left:
             self._left.append((role, list(left.values())))
         return logits
@@ -81,9 +82,11 @@ class Network:
             for name, value in self.state().items():
                 value.copy_(state[name])
 
-    def _call(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    def _call(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, half: bool
+    ) -> Tensor:
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
-        half = torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half, cache_enabled=False)
-        with half, trimmed(self.module):
+        casting = torch.autocast(inputs.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+        with casting, trimmed(self.module):
             logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
-        return logits.float() if self._half else logits
+        return logits.float() if half else logits

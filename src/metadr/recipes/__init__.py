@@ -4,10 +4,14 @@ from collections.abc import Callable
 
 from metadr.core import Recipe
 from metadr.errors import unknown
-from metadr.recipes import demo, embedded
+from metadr.recipes import demo, embedded, precision
 from metadr.recipes.table import Table
 
-TABLES: dict[str, Callable[[bool], Table]] = {"demo": demo.table, "embedded": embedded.table}
+TABLES: dict[str, Callable[[bool], Table]] = {
+    "demo": demo.table,
+    "embedded": embedded.table,
+    "precision": precision.table,
+}
 
 
 def get_table(name: str, *, tiny: bool = False) -> Table:

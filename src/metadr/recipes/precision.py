@@ -1,0 +1,14 @@
+"""What a precision does to final accuracy: Meta-DR on the paper's digits, first protocol.
+
+metadr sweep precision       fp32, tf32 and bf16, three seeds each; a GPU and the digits are needed
+"""
+
+from metadr.benchmarks import make_recipe
+from metadr.recipes.table import Table
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def table(tiny: bool = False) -> Table:
+    recipes = tuple(make_recipe("digits/p1", "meta-dr", tiny=tiny, precision=each) for each in PRECISIONS)
+    return Table("precision", "Meta-DR on the digits in each precision", recipes, seeds=3)
