@@ -59,9 +59,25 @@ class Ground:
             torch.use_deterministic_algorithms(self.training.deterministic)
             with torch.cuda.stream(self.stream):
                 yield
+        except RuntimeError as error:
+            refused = _refusal(error)
+            if refused is None:
+                raise
+            raise refused from error
         finally:
             torch.use_deterministic_algorithms(strict, warn_only=lenient)
             _set(before)
+
+
+def _refusal(error: RuntimeError) -> UserError | None:
+    """Torch's refusal of an operation that may give other bits each time, as a sentence with a way out."""
+    name, refused, _ = str(error).partition(" does not have a deterministic implementation")
+    if not refused:
+        return None
+    return UserError(
+        f"The network or a part uses {name}, which gives other bits each time on a GPU. "
+        "Use --set deterministic=false, or another layer."
+    )
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
