@@ -130,21 +130,29 @@ class Toy:
     def module(self, seed: int = 0) -> nn.Module:
         """The toy's network, with the weights that a run of this seed begins with."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(seed, "init"))
+            torch.default_generator.manual_seed(stream_seed(seed, "init"))
             return {"toy_net": toy_net, "toy_fcn": toy_fcn}[self.benchmark.training.model](self.task.num_classes)
 
     def learner(
-        self, *parts: Part, seed: int = 0, memory: int = MEMORY, module: nn.Module | None = None, **settings: Any
+        self,
+        *parts: Part,
+        seed: int = 0,
+        memory: int = MEMORY,
+        module: nn.Module | None = None,
+        device: str = "cpu",
+        capture: bool = True,
+        **settings: Any,
     ) -> Learner:
         """A learner of these parts; `settings` are fields of Training."""
         recipe, training = self.recipe(*parts, memory=memory), self.training(**settings)
         module = self.module(seed) if module is None else module
-        return Learner(recipe, training, self.task, module, seed=seed, device=torch.device("cpu"))
+        return Learner(recipe, training, self.task, module, seed=seed, device=torch.device(device), capture=capture)
 
     def play(self, learner: Learner, *, num_domains: int = 2, num_steps: int = 2) -> list[dict[str, float]]:
         """Train on the first domains in turn, each to its end."""
         taken = []
         for index, domain in enumerate(self.domains[:num_domains]):
+            domain = domain._replace(train=domain.train.to(learner.device), test=domain.test.to(learner.device))
             learner.begin_domain(domain.train, first=index == 0)
             taken += learner.steps(num_steps).read()[0]
             learner.end_domain(domain)
@@ -153,7 +161,7 @@ class Toy:
     def on_second_domain(self, learner: Learner, *, num_steps: int = 2) -> Learner:
         """Train on the first domain to its end, and open the second: every part has something to remember."""
         self.play(learner, num_domains=1, num_steps=num_steps)
-        learner.begin_domain(self.domains[1].train, first=False)
+        learner.begin_domain(self.domains[1].train.to(learner.device), first=False)
         return learner
 
 

@@ -353,7 +353,8 @@ def _sweep_and_report(
         _print_written(write_report(records, stem))
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if left:
-        console.print(f"Time is up with {left} runs left. The same command goes on from the last checkpoints.")
+        runs = "1 run" if left == 1 else f"{left} runs"
+        console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
     if outcome.failed:
         reasons = " ".join(f"{job.title}: {reason}" for job, reason in outcome.failed)
         raise UserError(

@@ -135,9 +135,9 @@ def advance(
     directory = RunDirectory(out, recipe, seed)
     if not directory.finished:
         chosen = pick_device(device)
+        ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
-            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture)
-            yield from _in_legs(stages, Ground(training_of(recipe), chosen))
+            yield from _in_legs(_play(recipe, seed, directory, chosen, checkpoint_seconds, capture), ground)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 
@@ -179,7 +179,8 @@ class _Sequence:
         self.domains = [resident.domain for resident in self._residents]
         self.data = [resident.fingerprint for resident in self._residents]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(seed, "init"))
+            # The CPU's stream alone: torch.manual_seed would move the caller's on GPUs too.
+            torch.default_generator.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
         check_fit(self.training, Network(module, self.task), self.domains)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)

@@ -36,7 +36,7 @@ class Stop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each, handler in self._before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)  # none: it was not set from Python
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.interrupted:

@@ -147,6 +147,44 @@ def test_a_sweep_runs_what_is_missing_only(command: Command, tmp_path: Path) -> 
     assert (tmp_path / "demo.md").exists()
 
 
+def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
+    stopped = command(*words, "--minutes", 0)
+    assert (stopped.code, stopped.err) == (0, "")
+    assert stopped.out.endswith("Time is up with 3 runs left. The same command goes on from the last checkpoints.\n")
+    assert not list(tmp_path.rglob("done.json"))
+    ended = command(*words, "--minutes", 60, "--lanes", 2)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("done in") == 3
+    assert "Time is up" not in ended.out
+    assert len(done_times(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("lanes", ["0", "-1", "many", "1.5", "²", ""])
+def test_a_number_of_lanes_that_is_none(lanes: str, command: Command, tmp_path: Path) -> None:
+    ended = command("sweep", "demo", "--tiny", "--out", tmp_path, "--lanes", lanes)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == f"Error: --lanes must be 'auto' or a whole number >= 1. Got '{lanes}' instead.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_in_a_precision_that_the_device_lacks_is_one_sentence(command: Command, tmp_path: Path) -> None:
+    ended = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu", "--set", "precision=tf32")
+    assert ended.code == 2
+    assert ended.err == "Error: Precision 'tf32' needs a GPU, and this run is on cpu. Use fp32, bf16 or a GPU.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_in_half_precision_is_another_one(command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
+    half = command(*words, "--set", "precision=bf16")
+    assert (half.code, half.err) == (0, "")
+    full = command(*words)
+    assert (full.code, full.err) == (0, "")
+    assert "0 finished, 3 to run." in full.out
+    assert len(done_times(tmp_path)) == 6
+
+
 def test_a_sweep_of_every_method_gives_one_row_each(command: Command, tmp_path: Path) -> None:
     ended = command("sweep", "embedded", "--tiny", "--out", tmp_path, "--device", "cpu")
     assert (ended.code, ended.err) == (0, "")

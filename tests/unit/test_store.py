@@ -136,6 +136,18 @@ def test_the_key_depends_on_the_data_and_on_the_benchmark_s_own_settings(monkeyp
     assert len(keys) == 4
 
 
+def test_runs_from_before_there_was_a_choice_of_precision_keep_their_keys() -> None:
+    old = "495a17531d88"  # made by commit 18d719d, before both fields
+    assert key_of(metadr.recipe("toy"), 0) == old
+    assert key_of(metadr.recipe("toy", precision="fp32", deterministic=True), 0) == old
+    keys = {
+        key_of(metadr.recipe("toy", precision=precision, deterministic=deterministic), 0)
+        for precision in ("fp32", "tf32", "bf16")
+        for deterministic in (True, False)
+    }
+    assert len(keys) == 6
+
+
 def test_the_key_does_not_depend_on_how_a_recipe_is_written() -> None:
     key = key_of(metadr.recipe("toy", "er+dr+ewc", memory_per_domain=5, lr=1.0), 0)
     assert key == key_of(metadr.recipe("toy/ab", "ewc+er+dr", memory_per_domain="5", lr=1), 0)

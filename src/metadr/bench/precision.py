@@ -50,8 +50,9 @@ def bench_precision(
     train = resident.domain.train
     names: tuple[Precision, ...] = ("fp32", "tf32", "bf16") if chosen.type == "cuda" else ("fp32", "bf16")
     task = benchmark_of(recipe).task
-    torch.manual_seed(stream_seed(0, "init"))
-    module = models.build(training.model, task.num_classes)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(0, "init"))
+        module = models.build(training.model, task.num_classes)
     follower = _Follower(recipe, module, chosen, train)
     rows, taken = [], 0
     for stop in sorted(at):

@@ -18,20 +18,20 @@ def bench_sweep(
     steps: int = 100,
     model: str = "resnet18",
     precision: str = "fp32",
-    lanes: tuple[Lanes, ...] = ("auto", 1),
-    eager_runs: int = 1,
+    alone: int = 2,
+    eager: int = 1,
     device: str = "auto",
 ) -> dict[str, Any]:
     """Run seeds of one method on the embedded digits, from loading to the last test, into a folder that is thrown away.
 
     Args:
         method: a sum of parts.
-        runs: seeds in each sweep.
+        runs: seeds of the sweep in lanes.
         steps: a domain; there are four.
         model: a network by name.
         precision: fp32, tf32 or bf16.
-        lanes: the sweeps to time.
-        eager_runs: seeds that are also run one after another without capture; none with 0.
+        alone: seeds that are run one after another.
+        eager: seeds that are run one after another without capture.
         device: where.
 
     Returns:
@@ -54,9 +54,8 @@ def bench_sweep(
         rows.append({**row, "ms_a_step": 1e3 * seconds / count / num_steps})
 
     measure("first run", 1, 1, True)  # with what every process pays once: libraries, kernels, rendering the digits
-    for width in lanes:
-        measure(f"lanes {width}", runs, width, True)
-    if eager_runs:
-        measure("eager, one after another", eager_runs, 1, False)
+    measure("in lanes", runs, "auto", True)
+    measure("one after another", alone, 1, True)
+    measure("one after another, eager", eager, 1, False)
     setting = {"method": method, "model": model, "steps": num_steps, "precision": precision}
     return {**setting, "environment": environment(chosen), "rows": rows}

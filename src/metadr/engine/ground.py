@@ -71,6 +71,11 @@ class Ground:
 
 def _refusal(error: RuntimeError) -> UserError | None:
     """Torch's refusal of an operation that may give other bits each time, as a sentence with a way out."""
+    if "CUBLAS_WORKSPACE_CONFIG" in str(error):
+        return UserError(
+            "Matrices were multiplied on the GPU before metadr could make that give the same bits each time. "
+            "Set CUBLAS_WORKSPACE_CONFIG=:4096:8 before Python starts, or use --set deterministic=false."
+        )
     name, refused, _ = str(error).partition(" does not have a deterministic implementation")
     if not refused:
         return None

@@ -1,0 +1,450 @@
+"""The engine on a GPU: recorded steps and runs side by side give the bits of plain ones, and steps wait for nothing."""
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from metadr import models
+from metadr.core import Batch, Context, Part, Training
+from metadr.domains import load_domains
+from metadr.engine import learner as learner_module
+from metadr.engine.capture import Captured
+from metadr.engine.ground import Ground, prepare_process
+from metadr.engine.learner import Learner
+from metadr.errors import UserError
+from metadr.parts import L2, MetaDR, Randomize, Replay, parse_method
+from metadr.run import advance, run
+from metadr.store import RunDirectory
+from metadr.sweep import Job, sweep
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
+
+CUDA = torch.device("cuda")
+if torch.cuda.is_available():
+    prepare_process()  # before any test multiplies matrices: cuBLAS and torch read it once
+# How often a step is recorded over three domains of one shape.
+CAPTURES = {
+    "naive": 1,
+    "dr": 1,
+    "l2": 2,  # its penalty begins with the second domain
+    "ewc": 2,
+    "gem": 3,  # a constraint more on every domain
+    "er": 2,  # its memory begins with the second
+    "meta-dr": 1,
+    "er+meta-dr": 2,
+    "dr+er+ewc+gem+l2+meta-dr": 3,
+}
+OPTIMIZERS = {"adam": {}, "sgd": {"optimizer": "sgd", "momentum": 0.9}}
+
+
+@contextmanager
+def held(toy, **settings: Any) -> Iterator[None]:
+    with Ground(toy.training(**settings), CUDA).held():
+        yield
+
+
+def with_dropout(toy) -> nn.Module:
+    return nn.Sequential(toy.module(), nn.Dropout(0.5))
+
+
+def play(toy, *parts: Part, capture: bool, steps: int = 4, **options: Any) -> tuple[Learner, list[dict[str, float]]]:
+    """A learner after three domains, and its losses."""
+    settings = {name: value for name, value in options.items() if name not in ("module", "seed")}
+    with held(toy, **settings):
+        learner = toy.learner(*parts, device="cuda", capture=capture, **options)
+        taken = toy.play(learner, num_domains=3, num_steps=steps)
+        torch.cuda.synchronize()
+    return learner, taken
+
+
+@pytest.fixture
+def captures(monkeypatch) -> list[Captured]:
+    """Every recording that is made."""
+    made: list[Captured] = []
+
+    class Counted(Captured):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(learner_module, "Captured", Counted)
+    return made
+
+
+# Recorded steps.
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("method", CAPTURES)
+def test_recorded_steps_give_the_bits_of_plain_ones(method, optimizer, classification, toys, captures):
+    parts, settings = parse_method(method), OPTIMIZERS[optimizer]
+    plain, wanted = play(classification, *parts, capture=False, **settings)
+    assert not captures
+    recorded, taken = play(classification, *parts, capture=True, **settings)
+    assert len(captures) == CAPTURES[method]
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+
+
+@pytest.mark.parametrize("method", ["meta-dr", "dr+er+ewc+gem+l2+meta-dr"])
+def test_recorded_steps_give_the_bits_of_plain_ones_on_masks(method, segmentation, toys):
+    parts = parse_method(method)
+    plain, wanted = play(segmentation, *parts, capture=False)
+    recorded, taken = play(segmentation, *parts, capture=True)
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+
+
+def test_recorded_dropout_draws_what_plain_dropout_does(classification, toys):
+    """And leaves the global stream where it was."""
+    before = torch.cuda.get_rng_state()
+    plain, wanted = play(classification, MetaDR(), capture=False, module=with_dropout(classification))
+    recorded, taken = play(classification, MetaDR(), capture=True, module=with_dropout(classification))
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert len({row["loss"] for row in taken}) == len(taken)  # a new mask every step
+
+
+def test_a_recorded_step_sees_new_images_every_time(classification, captures):
+    with held(classification):
+        learner = classification.learner(device="cuda", lr=1e-30)  # the weights stay: only the batch moves the loss
+        learner.begin_domain(classification.domains[0].train.to(CUDA), first=True)
+        rows, finite = learner.steps(20).read()
+    assert len(captures) == 1
+    assert finite
+    assert len({row["loss"] for row in rows}) > 15
+
+
+def test_other_learners_may_step_between_the_steps_of_one(classification, toys):
+    """Two learners in turn, each on a stream of its own, as lanes are."""
+    alone = [play(classification, MetaDR(), capture=True, seed=seed, steps=6)[0].state() for seed in (0, 1)]
+    grounds = [Ground(classification.training(), CUDA) for _ in range(2)]
+    learners = []
+    for seed, ground in enumerate(grounds):
+        with ground.held():
+            learners.append(classification.learner(MetaDR(), device="cuda", seed=seed))
+    for index, domain in enumerate(classification.domains):
+        for learner, ground in zip(learners, grounds, strict=True):
+            with ground.held():
+                here = domain._replace(train=domain.train.to(CUDA))
+                learner.begin_domain(here.train, first=index == 0)
+        for _ in range(3):
+            for learner, ground in zip(learners, grounds, strict=True):
+                with ground.held():
+                    learner.steps(2)
+        for learner, ground in zip(learners, grounds, strict=True):
+            with ground.held():
+                learner.end_domain(domain._replace(train=domain.train.to(CUDA)))
+    torch.cuda.synchronize()
+    for learner, wanted in zip(learners, alone, strict=True):
+        toys.assert_same_bits(learner.state(), wanted)
+
+
+# Waiting.
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_waiting_is_noticed():
+    """What the next tests rely on."""
+    value = torch.ones(1, device="cuda")
+    with no_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
+        value.item()
+
+
+@pytest.mark.parametrize("capture", [True, False], ids=["recorded", "plain"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*(("classification", method) for method in CAPTURES), ("segmentation", "dr+er+ewc+gem+l2+meta-dr")],
+)
+def test_steps_do_not_wait_for_the_device(name, method, capture, toys):
+    toy = toys.TOYS[name]
+    with held(toy):
+        learner = toy.learner(*parse_method(method), device="cuda", capture=capture)
+        toy.on_second_domain(learner)
+        learner.steps(1).read()  # the first step on a domain may set things up, and is recorded
+        with no_waiting():
+            taken = learner.steps(5 if capture else 1)
+        assert taken.ready is not None
+        rows, finite = taken.read()
+    assert finite
+    assert len(rows) == (5 if capture else 1)
+
+
+# Parts and layers that cannot be recorded, or not be repeated.
+
+
+@dataclasses.dataclass(frozen=True)
+class Looking(Part):
+    """A part that asks the device for a number."""
+
+    name: ClassVar[str] = "looking"
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
+        loss = ctx.loss(batch, role="memory")
+        return 0.1 * loss if loss.item() > 0 else 0.0
+
+
+def test_a_part_that_waits_is_told_of_eager_and_runs_with_it(registered_toys, classification, toys, tmp_path):
+    recipe = classification.recipe(Looking())
+    with pytest.raises(UserError, match=r"cannot be captured as a CUDA graph \(.+\)\. .*--eager"):
+        run(recipe, out=tmp_path, device="cuda")
+    assert len(run(recipe, out=tmp_path, device="cuda", capture=False).rows) == 12
+    # Nothing of the failed recording is left in the way of others.
+    plain, recorded = (play(classification, MetaDR(), capture=capture)[0] for capture in (False, True))
+    toys.assert_same_bits(recorded.state(), plain.state())
+
+
+def pooled_net(num_classes: int) -> nn.Module:
+    """A network with a layer whose backward pass adds in any order."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.AdaptiveMaxPool2d(3), nn.Flatten(), nn.Linear(36, num_classes)
+    )
+
+
+def test_a_layer_that_cannot_be_repeated_is_refused_unless_told(registered_toys, classification, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.MODELS, "toy_pooled", pooled_net)
+    overrides = {"model": "toy_pooled", "steps": 2}
+    strict = classification.recipe(overrides=tuple(overrides.items()))
+    with pytest.raises(UserError, match=r"uses adaptive_max_pool2d_backward_cuda.* --set deterministic=false"):
+        run(strict, out=tmp_path, device="cuda")
+    assert not torch.are_deterministic_algorithms_enabled()
+    lenient = classification.recipe(overrides=(*overrides.items(), ("deterministic", False)))
+    assert len(run(lenient, out=tmp_path, device="cuda").rows) == 12
+
+
+# The ground.
+
+
+def switches() -> list[object]:
+    return [
+        torch.backends.cuda.matmul.fp32_precision,
+        torch.backends.cudnn.conv.fp32_precision,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.cuda.current_stream(),
+    ]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["torch's defaults", "others"])
+def test_the_ground_turns_switches_and_turns_them_back(others, monkeypatch):
+    if others:
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+        monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = switches()
+        wanted = {
+            Training(): ["ieee", "ieee", True, False, False, True, False],
+            Training(precision="bf16"): ["ieee", "ieee", True, False, False, True, False],
+            Training(precision="tf32", deterministic=False): ["tf32", "tf32", False, False, False, False, False],
+        }
+        for training, turned in wanted.items():
+            ground = Ground(training, CUDA)
+            with ground.held():
+                assert switches() == [*turned, ground.stream]
+            assert switches() == before
+            with pytest.raises(ZeroDivisionError), ground.held():
+                _ = 1 / 0
+            assert switches() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_paused_run_leaves_the_switches_to_others(registered_toys, classification, tmp_path):
+    before = switches()
+    stages = advance(classification.recipe(), out=tmp_path, device="cuda")
+    next(stages)
+    assert switches() == before
+    stages.close()
+    assert switches() == before
+
+
+def test_the_ground_decides_how_products_are_computed():
+    rng = torch.Generator("cuda").manual_seed(0)
+    a, b = torch.randn(2, 512, 512, generator=rng, device="cuda")
+    image = torch.randn(8, 64, 32, 32, generator=rng, device="cuda")
+    kernel = torch.randn(64, 64, 3, 3, generator=rng, device="cuda")
+    torch.cuda.synchronize()
+    exact = (a.double() @ b.double(), nn.functional.conv2d(image.double(), kernel.double(), padding=1))
+    errors = {}
+    for precision in ("fp32", "tf32"):
+        with Ground(Training(precision=precision), CUDA).held():
+            computed = (a @ b, nn.functional.conv2d(image, kernel, padding=1))
+            torch.cuda.synchronize()
+        errors[precision] = [
+            float((ours - theirs).abs().max() / theirs.abs().max())
+            for ours, theirs in zip(computed, exact, strict=True)
+        ]
+    assert max(errors["fp32"]) < 1e-5
+    assert min(errors["tf32"]) > 1e-5
+
+
+def wide_net(num_classes: int) -> nn.Module:
+    """A classifier with convolutions that are wide enough for tensor cores."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, num_classes),
+    )
+
+
+def test_every_precision_trains_and_gives_other_bits(registered_toys, classification, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.MODELS, "toy_wide", wide_net)
+    results = {}
+    for precision in ("fp32", "tf32", "bf16"):
+        overrides = (("model", "toy_wide"), ("steps", 4), ("batch_size", 16), ("precision", precision))
+        job = Job(classification.recipe(MetaDR(), Replay(), overrides=overrides), 0)
+        run(job.recipe, out=tmp_path, device="cuda")
+        results[precision] = final(tmp_path, job)["model/3.weight"]
+    assert all(value.isfinite().all() and value.dtype == torch.float32 for value in results.values())
+    assert not torch.equal(results["fp32"], results["tf32"])
+    assert not torch.equal(results["fp32"], results["bf16"])
+    assert not torch.equal(results["tf32"], results["bf16"])
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_recorded_steps_give_the_bits_of_plain_ones_in_every_precision(precision, classification, toys):
+    parts = parse_method("er+ewc+gem+meta-dr")
+    plain, wanted = play(classification, *parts, capture=False, precision=precision)
+    recorded, taken = play(classification, *parts, capture=True, precision=precision)
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+
+
+# Whole runs.
+
+
+def final(out: Path, job: Job) -> dict[str, Tensor]:
+    """All that a finished run left: its scores and its last checkpoint."""
+    directory = RunDirectory(out, job.recipe, job.seed)
+    assert directory.finished
+    scores = torch.tensor([row["value"] for row in directory.read("rows.json")], dtype=torch.float64)
+    return {"scores": scores, **load_file(directory.checkpoints()[0])}
+
+
+@pytest.fixture
+def short_turns(monkeypatch) -> None:
+    """Looks after every step or three, so that short runs take many turns."""
+    running = sys.modules["metadr.run"]  # the package has a function of that name
+    monkeypatch.setattr(running, "CHUNK", 3)
+    monkeypatch.setattr(running, "LOOK_SECONDS", 0.0)
+
+
+@pytest.fixture
+def jobs(registered_toys, classification, monkeypatch) -> list[Job]:
+    """Sixteen runs, half of them of a network with dropout."""
+    monkeypatch.setitem(models.MODELS, "toy_dropout", lambda num_classes: with_dropout(classification))
+    drops, steps = ("model", "toy_dropout"), ("steps", 6)
+    recipes = {
+        classification.recipe(overrides=(drops, steps)): 5,
+        classification.recipe(Replay(), MetaDR(), overrides=(drops, steps)): 3,
+        classification.recipe(MetaDR(), overrides=(steps,)): 3,
+        classification.recipe(*parse_method("dr+ewc+gem+l2"), overrides=(steps,)): 2,
+        classification.recipe(Randomize(), overrides=(steps, ("optimizer", "sgd"), ("momentum", 0.9))): 3,
+    }
+    return [Job(recipe, seed) for recipe, seeds in recipes.items() for seed in range(seeds)]
+
+
+def test_a_sweep_gives_the_same_bits_on_any_number_of_lanes(jobs, short_turns, toys, tmp_path):
+    for lanes in (1, 4, 16):
+        outcome = sweep(jobs, out=tmp_path / str(lanes), device="cuda", lanes=lanes)
+        assert outcome.failed == []
+        assert sorted(outcome.done, key=jobs.index) == jobs
+    plain = [job for job in jobs if job.seed == 0]
+    assert sweep(plain, out=tmp_path / "eager", device="cuda", lanes=3, capture=False).failed == []
+    for job in jobs:
+        wanted = final(tmp_path / "1", job)
+        toys.assert_same_bits(final(tmp_path / "4", job), wanted)
+        toys.assert_same_bits(final(tmp_path / "16", job), wanted)
+        if job in plain:
+            toys.assert_same_bits(final(tmp_path / "eager", job), wanted)
+
+
+def test_a_failing_lane_does_not_disturb_the_others(jobs, short_turns, classification, toys, tmp_path):
+    sound = [job for job in jobs if job.seed == 0][:3]
+    failing = Job(classification.recipe(Looking(), overrides=(("steps", 6),)), 0)
+    outcome = sweep([sound[0], failing, *sound[1:]], out=tmp_path / "beside", device="cuda", lanes=4)
+    ((job, reason),) = outcome.failed
+    assert job == failing
+    assert "--eager" in reason
+    assert sorted(outcome.done, key=jobs.index) == sound
+    sweep(sound, out=tmp_path / "alone", device="cuda", lanes=1)
+    for job in sound:
+        toys.assert_same_bits(final(tmp_path / "beside", job), final(tmp_path / "alone", job))
+
+
+def test_a_run_that_is_closed_again_and_again_gives_the_bits_of_a_whole_one(jobs, short_turns, toys, tmp_path):
+    recipe = next(job.recipe for job in jobs if job.recipe.method_name == "er+meta-dr")
+    job = Job(dataclasses.replace(recipe, overrides=(*recipe.overrides, ("steps", 20))), 0)
+    run(job.recipe, out=tmp_path / "whole", device="cuda")
+    closed, places = RunDirectory(tmp_path / "closed", job.recipe, 0), []
+    for turns in itertools.islice(itertools.cycle((1, 2, 4)), 40):
+        stages = advance(job.recipe, out=tmp_path / "closed", device="cuda")
+        for _ in range(turns):
+            next(stages, None)
+        stages.close()
+        if closed.finished:
+            break
+        position = closed.load().position
+        places.append((position["stage"], position["step"]))
+    assert places == sorted(set(places))  # each time further on
+    assert {stage for stage, _ in places} == {0, 1, 2}
+    toys.assert_same_bits(final(tmp_path / "closed", job), final(tmp_path / "whole", job))
+
+
+def test_a_sweep_that_is_stopped_goes_on_to_the_same_bits(jobs, short_turns, toys, tmp_path):
+    some = [job for job in jobs if job.seed == 0]
+    asked = iter(range(1000))
+    outcome = sweep(some, out=tmp_path / "stopped", device="cuda", lanes=3, stop=lambda: next(asked) > 9)
+    assert len(outcome.done) < len(some)
+    assert outcome.failed == []
+    left = [job for job in some if job not in outcome.done]
+    assert sweep(left, out=tmp_path / "stopped", device="cuda", lanes=4).done
+    sweep(some, out=tmp_path / "whole", device="cuda", lanes=1)
+    for job in some:
+        toys.assert_same_bits(final(tmp_path / "stopped", job), final(tmp_path / "whole", job))
+
+
+def test_runs_share_the_images_on_the_device_and_never_write_to_them(
+    registered_toys, classification, short_turns, tmp_path
+):
+    """A recorded step's own copy of its images is written over by the next domain's; the shared ones are not."""
+    recipe = classification.recipe(MetaDR(), L2())
+    shared = load_domains(recipe, CUDA)
+    before = [each.domain.train.x.clone() for each in shared]
+    torch.cuda.synchronize()
+    sweep([Job(recipe, seed) for seed in range(2)], out=tmp_path, device="cuda", lanes=2)
+    assert all(a is b for a, b in zip(load_domains(recipe, CUDA), shared, strict=True))
+    assert all(torch.equal(each.domain.train.x, old) for each, old in zip(shared, before, strict=True))

@@ -1,0 +1,508 @@
+"""Lanes and sweeps: whose turn it is, how many there are, what one failure or a stop leaves of the others."""
+
+import dataclasses
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from metadr import lanes as lanes_module
+from metadr import sweep as sweep_module
+from metadr.core import Part, Recipe
+from metadr.errors import UserError
+from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
+from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
+from metadr.run import Progress
+from metadr.store import RunDirectory
+from metadr.sweep import Job, Standing, plan, sweep
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+
+
+def progress(step: int, *, stage: int = 0, num_stages: int = 1, num_steps: int = 1000) -> Progress:
+    return Progress("a", stage, num_stages, step, num_steps, {"loss": 1.0}, 1.0, 1.0)
+
+
+class Runs:
+    """Jobs by their letters, each so many turns long; an error in place of a number of turns is raised at once."""
+
+    def __init__(self, **lengths: "int | list[int | Exception]") -> None:
+        self.lengths = lengths
+        self.log: list[str] = []  # every turn, as it is taken
+        self.started: list[str] = []
+        self.closed: list[str] = []
+
+    def start(self, job: str) -> Iterator[Progress]:
+        self.started.append(job)
+        length = self.lengths[job]
+        if isinstance(length, list):
+            length = length.pop(0)
+
+        def stages() -> Iterator[Progress]:
+            if isinstance(length, Exception):
+                self.log.append(job)
+                raise length
+            for turn in range(1, length + 1):
+                self.log.append(job)
+                try:
+                    yield progress(turn)
+                except GeneratorExit:
+                    self.closed.append(job)
+                    raise
+
+        return stages()
+
+    def play(self, lanes: Any = 2, device: torch.device = CPU, **options: Any) -> list[Happened]:
+        return list(interleave(self.lengths, self.start, lanes, device, **options))
+
+
+def summary(happened: list[Happened]) -> str:
+    """a1 for the first turn of a, a. for its end, a! for its failure."""
+    words = []
+    for job, now, error in happened:
+        words.append(f"{job}{now.step}" if now else f"{job}!" if error else f"{job}.")
+    return " ".join(words)
+
+
+def after(num_questions: int) -> Callable[[], bool]:
+    """A stop that says no so many times."""
+    count = itertools.count()
+    return lambda: next(count) >= num_questions
+
+
+# Turns.
+
+
+def test_runs_take_turns_and_the_next_job_takes_the_place_of_one_that_ended():
+    runs = Runs(a=2, b=1, c=2)
+    assert summary(runs.play(2)) == "a1 b1 a2 b. a. c1 c2 c."
+    assert runs.started == ["a", "b", "c"]
+    assert not runs.closed
+
+
+@pytest.mark.parametrize(("lanes", "most"), [(1, 1), (2, 2), (3, 3), (4, 4), (9, 5), ("auto", 1)])
+def test_there_are_never_more_runs_side_by_side_than_lanes(lanes, most):
+    runs, running, widths = Runs(a=3, b=1, c=4, d=2, e=3), set(), []
+    for happened in interleave(runs.lengths, runs.start, lanes, CPU):
+        (running.add if happened.progress else running.discard)(happened.job)
+        widths.append(len(running))
+    assert max(widths) == most
+    assert not running
+
+
+def test_one_lane_runs_one_job_after_another():
+    runs = Runs(a=2, b=0, c=1)
+    assert summary(runs.play(1)) == "a1 a2 a. b. c1 c."
+
+
+def test_no_jobs_are_no_turns():
+    assert Runs().play() == []
+
+
+@pytest.mark.parametrize("lanes", [0, -1])
+def test_lanes_are_at_least_one(lanes):
+    with pytest.raises(UserError, match=rf"--lanes must be 'auto' or a whole number >= 1\. Got {lanes} instead\."):
+        Runs(a=1).play(lanes)
+
+
+def test_a_failing_run_does_not_stop_the_others():
+    error = ArithmeticError("no")
+    runs = Runs(a=2, b=error, c=2)
+    happened = runs.play(2)
+    assert summary(happened) == "a1 b! a2 c1 a. c2 c."
+    assert [each.error for each in happened if each.error] == [error]
+
+
+def test_an_interrupt_closes_the_others():
+    runs = Runs(a=5, c=5)
+
+    def start(job: str) -> Iterator[Progress]:
+        if job != "b":
+            return runs.start(job)
+
+        def stages() -> Iterator[Progress]:
+            yield progress(1)
+            raise KeyboardInterrupt
+
+        return stages()
+
+    turns = interleave("abc", start, 3, CPU)
+    with pytest.raises(KeyboardInterrupt):
+        list(turns)
+    assert runs.closed == ["a", "c"]
+
+
+# Memory.
+
+
+def test_a_run_without_memory_beside_others_waits_and_there_are_fewer_of_them():
+    runs = Runs(a=3, b=2, c=[torch.OutOfMemoryError("full"), 1], d=1)
+    # c goes to the front of the queue; there are never again three of them.
+    assert summary(runs.play(3)) == "a1 b1 a2 b2 a3 b. a. c1 c. d1 d."
+    assert runs.started == ["a", "b", "c", "c", "d"]
+
+
+def test_runs_without_memory_end_up_alone():
+    full = torch.OutOfMemoryError
+    runs = Runs(a=1, b=[full("beside two"), 2], c=[full("beside one"), 2])
+    assert summary(runs.play(3)) == "a1 a. c1 c2 c. b1 b2 b."
+
+
+def test_a_run_that_finds_no_memory_alone_has_failed():
+    runs = Runs(a=torch.OutOfMemoryError("full"), b=1)
+    happened = runs.play(1)
+    assert summary(happened) == "a! b1 b."
+    assert isinstance(happened[0].error, torch.OutOfMemoryError)
+
+
+# Stopping.
+
+
+def test_a_stop_closes_every_run_once_and_starts_no_other():
+    runs = Runs(a=9, b=9, c=9, d=9)
+    happened = runs.play(3, stop=after(8))
+    assert runs.log == list("abcabc")
+    assert summary(happened) == "a1 b1 c1 a2 b2 c2"
+    assert runs.closed == ["a", "b", "c"]
+    assert runs.started == ["a", "b", "c"]
+
+
+def test_a_stop_in_the_middle_of_a_round_is_heard_at_once():
+    runs = Runs(a=9, b=9, c=9)
+    assert summary(runs.play(3, stop=after(2))) == "a1 b1"
+    assert runs.closed == ["a", "b"]
+
+
+def test_a_stop_before_the_first_turn_starts_nothing():
+    runs = Runs(a=1, b=1)
+    assert runs.play(2, stop=lambda: True) == []
+    assert runs.started == []
+
+
+def test_who_leaves_early_closes_every_run_once():
+    runs = Runs(a=9, b=9)
+    turns = interleave("ab", runs.start, 2, CPU)
+    assert [next(turns).job for _ in range(3)] == ["a", "b", "a"]
+    turns.close()
+    assert runs.closed == ["a", "b"]
+
+
+def test_a_run_that_cannot_be_closed_does_not_keep_the_others_from_it():
+    runs = Runs(a=9, c=9)
+
+    def start(job: str) -> Iterator[Progress]:
+        def stages() -> Iterator[Progress]:
+            try:
+                yield progress(1)
+            except GeneratorExit:
+                raise UserError("The disk is full.") from None
+
+        return stages() if job == "b" else runs.start(job)
+
+    with pytest.raises(UserError, match="The disk is full") as raised:
+        list(interleave("abc", start, 3, CPU, stop=after(4)))
+    assert runs.closed == ["a", "c"]
+    assert raised.tb is not None  # held until here: it keeps the frames from being closed by the way
+
+
+# How many lanes 'auto' finds.
+
+
+class Gpu:
+    """A GPU with a clock of its own: `seconds(width)` is what a round takes, of ten steps a lane."""
+
+    def __init__(self, monkeypatch, seconds: Callable[[int], float], *, share: float = 0.01) -> None:
+        self.now, self.seconds, self.share = 0.0, seconds, share
+        self.running: set[int] = set()
+        self.widths: list[int] = []
+        monkeypatch.setattr(lanes_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", self.memory)
+
+    def memory(self, device: torch.device) -> tuple[int, int]:
+        assert device == CUDA
+        return int(1e9 * (1 - self.share * len(self.running))), int(1e9)
+
+    def start(self, job: int) -> Iterator[Progress]:
+        self.running.add(job)
+        for turn in range(1, 101):
+            self.now += self.seconds(len(self.running)) / len(self.running)
+            yield progress(10 * turn, num_steps=1000)
+        self.running.discard(job)
+
+    def play(self, num_jobs: int = 80, lanes: Any = "auto") -> list[int]:
+        """How many lanes there were, each time that changed."""
+        for _ in interleave(range(num_jobs), self.start, lanes, CUDA):
+            if not self.widths or self.widths[-1] != len(self.running):
+                self.widths.append(len(self.running))
+        return self.widths
+
+
+def test_auto_doubles_while_that_is_worth_it(monkeypatch):
+    """A turn takes as long whatever the width: every doubling doubles what is done, up to the most that is tried."""
+    assert max(Gpu(monkeypatch, lambda width: 0.2).play()) == MOST == 16
+    gpu, turns = Gpu(monkeypatch, lambda width: 0.2), Counter()
+    for _ in interleave(range(MOST), gpu.start, "auto", CUDA):
+        turns[len(gpu.running)] += 1
+        if len(gpu.running) == MOST:
+            break
+    assert [width for width, count in turns.items() if count > 1] == [1, 2, 4, 8]  # the others while lanes are added
+
+
+@pytest.mark.parametrize(("free_until", "tried", "kept"), [(4, 8, 4), (2, 4, 2), (1, 2, 1)])
+def test_auto_halves_when_a_doubling_was_not_worth_it(free_until, tried, kept, monkeypatch):
+    """Beyond `free_until` lanes the device is full: twice the lanes take twice as long."""
+    gpu = Gpu(monkeypatch, lambda width: 0.2 * max(1, width / free_until))
+    gpu.play(40)
+    assert max(gpu.widths) == tried
+    peak = gpu.widths.index(tried)
+    settled = gpu.widths.index(kept, peak)
+    assert max(gpu.widths[settled:]) <= kept  # and it never tries again
+    assert kept in gpu.widths[settled:]
+
+
+def test_auto_stops_where_the_memory_would_be_taken(monkeypatch):
+    """A lane takes a tenth: four take 0.4, and twice that would not leave a fifth."""
+    gpu = Gpu(monkeypatch, lambda width: 0.2, share=0.1)
+    assert max(gpu.play()) == 4
+
+
+def test_auto_gives_up_growing_when_a_run_finds_no_memory(monkeypatch):
+    gpu = Gpu(monkeypatch, lambda width: 0.2)
+
+    def start(job: int) -> Iterator[Progress]:
+        if len(gpu.running) == 3:
+            raise torch.OutOfMemoryError("full")
+        yield from gpu.start(job)
+
+    ended = []
+    for happened in interleave(range(12), start, "auto", CUDA):
+        assert happened.error is None
+        gpu.widths.append(len(gpu.running))
+        if happened.progress is None:
+            ended.append(happened.job)
+    assert max(gpu.widths) == 3
+    assert sorted(ended) == list(range(12))
+
+
+def test_auto_watches_for_a_while_before_it_grows(monkeypatch):
+    gpu = Gpu(monkeypatch, lambda width: 0.2)
+    for _ in interleave(range(4), gpu.start, "auto", CUDA):
+        if len(gpu.running) > 1:
+            break
+    assert WINDOW_SECONDS <= gpu.now <= WINDOW_SECONDS + 4 * 0.2
+
+
+def test_a_number_of_lanes_is_kept(monkeypatch):
+    gpu = Gpu(monkeypatch, lambda width: 0.2 * width)
+    assert max(gpu.play(20, lanes=5)) == 5
+    assert set(gpu.widths[: gpu.widths.index(5) + 1]) == {1, 2, 3, 4, 5}
+
+
+# Sweeps.
+
+
+class Watched(NamedTuple):
+    shown: list[str]
+    ended: list[str]
+    standings: list[Standing]
+
+
+@pytest.fixture
+def watched() -> Any:
+    """Writes down all that a sweep tells its watcher."""
+
+    class Watcher:
+        def __init__(self) -> None:
+            self.seen = Watched([], [], [])
+
+        def show(self, title: str, now: Progress) -> None:
+            self.seen.shown.append(title)
+
+        def end(self, title: str, text: str) -> None:
+            self.seen.ended.append(text)
+
+        def overall(self, now: Standing) -> None:
+            self.seen.standings.append(now)
+
+    return Watcher()
+
+
+@dataclasses.dataclass(frozen=True)
+class Breaking(Part):
+    """A part that fails on the second domain."""
+
+    name = "breaking"
+
+    def penalty(self, raw: Any, batch: Any, ctx: Any) -> float:
+        if ctx.state:
+            raise ArithmeticError("out of luck")
+        return 0.0
+
+    def end_domain(self, domain: Any, ctx: Any) -> dict[str, Tensor]:
+        return {"ended": torch.ones(())}
+
+
+METHODS = ((), (MetaDR(),), (Replay(), GEM(), EWC()))
+
+
+def jobs_of(toy, *methods: tuple[Part, ...], seeds: int = 1, steps: int = 3) -> list[Job]:
+    recipes = [toy.recipe(*parts, overrides=(("steps", steps),)) for parts in methods]
+    return [Job(recipe, seed) for seed in range(seeds) for recipe in recipes]
+
+
+def final(out: Path, job: Job) -> dict[str, Tensor]:
+    directory = RunDirectory(out, job.recipe, job.seed)
+    assert directory.finished
+    rows = directory.read("rows.json")
+    scores = torch.tensor([row["value"] for row in rows], dtype=torch.float64)
+    return {"scores": scores, **load_file(directory.checkpoints()[0])}
+
+
+def test_a_sweep_side_by_side_gives_the_bits_of_one_after_another(registered_toys, toys, tmp_path):
+    jobs = [job for toy in toys.TOYS.values() for job in jobs_of(toy, *METHODS, seeds=2)]
+    for lanes in (1, 3):
+        outcome = sweep(jobs, out=tmp_path / str(lanes), device="cpu", lanes=lanes)
+        assert sorted(outcome.done, key=jobs.index) == jobs
+        assert outcome.failed == []
+    for job in jobs:
+        toys.assert_same_bits(final(tmp_path / "3", job), final(tmp_path / "1", job))
+
+
+def test_a_sweep_goes_on_when_a_run_fails_and_keeps_its_traceback(registered_toys, classification, watched, tmp_path):
+    jobs = jobs_of(classification, (), (Breaking(),), (Randomize(),))
+    outcome = sweep(jobs, out=tmp_path, device="cpu", lanes=3, watcher=watched)
+    assert [job.recipe.method_name for job in outcome.done] == ["naive", "dr"]
+    assert outcome.failed == [(jobs[1], "ArithmeticError: out of luck")]
+    directory = RunDirectory(tmp_path, jobs[1].recipe, 0)
+    kept = json.loads((directory.path / "failed.json").read_text())
+    assert kept["reason"] == "ArithmeticError: out of luck"
+    assert 'raise ArithmeticError("out of luck")' in kept["traceback"]
+    assert not directory.finished
+    assert len(list(tmp_path.rglob("failed.json"))) == 1
+    assert len(list(tmp_path.rglob("done.json"))) == 2
+    words = [text.partition(" in ")[0] for text in watched.seen.ended]
+    assert words == [
+        "toy-shapes breaking seed 0: failed",
+        "toy-shapes naive seed 0: done",
+        "toy-shapes dr seed 0: done",
+    ]
+    assert set(watched.seen.shown) == {job.title for job in jobs}
+    with directory.claimed():  # nobody holds it any more
+        pass
+
+
+def test_a_stop_leaves_checkpoints_and_a_second_call_goes_on_to_the_same_bits(
+    registered_toys, classification, toys, tmp_path
+):
+    jobs = jobs_of(classification, *METHODS, steps=12)
+    sweep(jobs, out=tmp_path / "whole", device="cpu")
+    stops, done = 0, set()
+    while len(done) < len(jobs) and stops < 40:
+        missing = plan([job.recipe for job in jobs], [0], tmp_path / "stopped").missing
+        outcome = sweep(missing, out=tmp_path / "stopped", device="cpu", lanes=2, stop=after(3))
+        assert outcome.failed == []
+        assert not done & set(outcome.done)
+        done |= set(outcome.done)
+        stops += 1
+        if stops == 1:
+            saved = [RunDirectory(tmp_path / "stopped", job.recipe, 0).load() for job in jobs]
+            assert [each and (each.position["stage"], each.position["step"]) for each in saved] == [
+                (0, 10),
+                (0, 10),
+                None,
+            ]
+    assert len(done) == len(jobs)
+    assert stops > 3
+    for job in jobs:
+        toys.assert_same_bits(final(tmp_path / "stopped", job), final(tmp_path / "whole", job))
+
+
+def test_a_precision_that_the_device_lacks_is_refused_once(registered_toys, classification, tmp_path):
+    recipe = classification.recipe(overrides=(("precision", "tf32"),))
+    with pytest.raises(UserError, match="Precision 'tf32' needs a GPU, and this run is on cpu"):
+        sweep([Job(recipe, 0), Job(recipe, 1)], out=tmp_path, device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
+# What a sweep says of itself.
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Callable[[float], None]:
+    """Time that passes when it is told to."""
+    now = [100.0]
+    monkeypatch.setattr(sweep_module.time, "monotonic", lambda: now[0])
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_by
+
+
+@pytest.fixture
+def tally(registered_toys, classification, clock) -> Any:
+    """Of two runs of three domains of 100 steps."""
+    jobs = jobs_of(classification, (), (MetaDR(),), steps=100)
+    made = sweep_module._Tally(jobs)
+    made.jobs = jobs
+    for job in jobs:
+        made.started[job] = 100.0
+    return made
+
+
+def test_a_sweep_says_how_far_it_is_and_how_long_it_will_take(tally, clock):
+    first, second = tally.jobs
+    assert tally.standing(0) == Standing(done=0, running=0, left=2, steps_per_second=0.0, seconds_left=None)
+    tally.went_on(first, progress(20, stage=1, num_stages=3, num_steps=100))
+    clock(10)
+    # What was there before is not counted as taken here.
+    assert tally.standing(0) == Standing(0, 1, 1, 0.0, None)
+    tally.went_on(first, progress(70, stage=1, num_stages=3, num_steps=100))
+    assert tally.standing(0) == Standing(0, 1, 1, 5.0, (130 + 300) / 5)
+    tally.went_on(second, progress(50, stage=0, num_stages=3, num_steps=100))
+    tally.went_on(first, progress(100, stage=2, num_stages=3, num_steps=100))
+    clock(8)
+    assert tally.ended(first) == 18
+    assert tally.standing(1) == Standing(1, 1, 0, 10.0, 25.0)
+
+
+def test_a_failed_run_is_not_counted_as_fast(tally, clock):
+    first, second = tally.jobs
+    tally.went_on(first, progress(10, stage=0, num_stages=3, num_steps=100))
+    tally.went_on(first, progress(30, stage=0, num_stages=3, num_steps=100))
+    clock(10)
+    tally.ended(first)
+    assert tally.standing(1) == Standing(1, 0, 1, 2.0, 150.0)
+    tally.ended(second)  # which failed before its first step
+    assert tally.standing(2) == Standing(2, 0, 0, 2.0, 0.0)
+
+
+def test_a_sweep_tells_its_watcher_of_every_turn(registered_toys, classification, watched, tmp_path):
+    jobs = jobs_of(classification, (), (Randomize(),), seeds=2)
+    sweep(jobs, out=tmp_path, device="cpu", lanes=2, watcher=watched)
+    standings = watched.seen.standings
+    assert len(standings) == 4 * (3 + 1)  # three domains of one turn, and the end
+    assert all(now.done + now.running + now.left == 4 for now in standings)
+    assert max(now.running for now in standings) == 2
+    assert (standings[-1].done, standings[-1].running, standings[-1].left) == (4, 0, 0)
+    assert standings[-1].seconds_left == 0
+    assert len(watched.seen.shown) == 4 * 3
+
+
+def test_a_plan_names_every_wrong_recipe_and_starts_nothing(registered_toys, classification, tmp_path):
+    good = classification.recipe()
+    wrong = [
+        Recipe("toy-shapes", ("red", "purple")),
+        dataclasses.replace(good, overrides=(("model", "toy_nett"),)),
+    ]
+    with pytest.raises(UserError, match=r"Nothing was started\. .*'purple'.*'toy_nett'"):
+        plan([good, *wrong], [0], tmp_path)
+    assert not list(tmp_path.iterdir())
