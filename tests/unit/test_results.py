@@ -1,7 +1,10 @@
 """What is published in results/ and in the README is what the stored records say."""
 
+import itertools
 import json
 from pathlib import Path
+
+import pytest
 
 from metadr.report import group, markdown, read_records
 
@@ -38,3 +41,48 @@ def test_transformations_are_no_slower_than_pillow_where_they_were_measured():
     assert measured["environment"]["threads"] == 2
     assert measured["set"] == "psi3"
     assert all(row["ratio"] >= 1 and row["same_pixels"] for row in measured["rows"])
+
+
+BENCH = ROOT / "results" / "bench"
+
+
+def steps_in_markdown(measured):
+    """The rows of `metadr bench step` as docs/performance.md shows them."""
+    for row in measured["rows"]:
+        cells = [row["method"], row["precision"], row["contender"], f"{row['ms']:.2f}"]
+        cells += [" to ".join(f"{value:.2f}" for value in row["quartiles_ms"]), f"{row['ratio']:.2f}"]
+        cells += [] if row["memory_mib"] is None else [f"{row['memory_mib']:.0f}"]
+        yield "| " + " | ".join([*cells, f"{100 * row['share_of_limit']:.1f} %"]) + " |"
+
+
+def errors_in_markdown(measured):
+    """The rows of `metadr bench precision`, a line for each stop."""
+    errors = {}
+    for row in measured["rows"]:
+        errors.setdefault(row["step"], []).append(f"{100 * row['error']:.3g} %")
+    return ["| " + " | ".join([str(step), *cells]) + " |" for step, cells in errors.items()]
+
+
+@pytest.mark.parametrize(
+    "path", sorted({*BENCH.glob("step*.json"), BENCH / "precision.json"}), ids=lambda path: path.stem
+)
+def test_performance_page_shows_what_was_measured(path):
+    page = (ROOT / "docs" / "performance.md").read_text()
+    _, marked, table = page.partition(f"<!-- {path.name} -->\n")
+    assert marked
+    shown = list(itertools.takewhile(lambda line: line.startswith("|"), table.splitlines()))[2:]
+    measured = json.loads(path.read_text())
+    lines = errors_in_markdown if "benchmark" in measured else steps_in_markdown
+    assert shown == list(lines(measured))
+
+
+def test_a_meta_dr_step_is_within_its_targets_where_it_was_measured():
+    measured = json.loads((BENCH / "step-meta-dr.json").read_text())
+    assert measured["environment"]["gpu"] == "NVIDIA H200"
+    assert (measured["model"], measured["size"], measured["batch"]) == ("resnet18", 32, 64)
+    assert measured["deterministic"]
+    ms = {(row["precision"], row["contender"]): row["ms"] for row in measured["rows"]}
+    assert ms["tf32", "metadr"] <= 15
+    assert ms["fp32", "metadr"] <= 24
+    assert ms["tf32", "metadr, 16 lanes"] <= 4.5
+    assert all(ms[precision, "metadr"] < ms[precision, "higher"] for precision in ("fp32", "tf32"))
