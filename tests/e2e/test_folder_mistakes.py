@@ -144,6 +144,15 @@ MISTAKES = {
         lambda root: (own_test("x")(root), shutil.rmtree(root / "day/x"), shutil.rmtree(root / "day/train")),
         ("day holds test with class folders, but no train",),
     ),
+    "test-unsorted": Mistake(
+        lambda root: (
+            own_test("x")(root),
+            shutil.rmtree(root / "day/x"),
+            shutil.rmtree(root / "day/test"),
+            shutil.copytree(root / "fog/bus", root / "day/test"),
+        ),
+        ("day holds train with class folders, but", "day/test holds none", "or remove it."),
+    ),
     # Lists.
     "csv-empty": Mistake(csv(""), ("snow.csv has no column 'path' in its first line", "path,label")),
     "csv-no-rows": Mistake(csv("path,label\n"), ("snow.csv names no images",)),

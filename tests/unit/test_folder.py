@@ -96,6 +96,17 @@ def test_the_owners_test_set_is_taken(tmp_path: Path, own_images: Path) -> None:
     assert len(look(Folder(root=str(own_images))).domains["snow"].test) == 3
 
 
+def test_what_lies_beside_the_class_folders_of_a_part_does_not_undo_it(own_images: Path) -> None:
+    for part in ("train", "test"):
+        for label in CLASSES:
+            write(own_images / f"snow/{part}/{label}/{part}.png", 99)
+        write(own_images / f"snow/{part}/sheet.png")
+        (own_images / f"snow/{part}/notes.txt").write_text("mine")
+    found = look(Folder(root=str(own_images))).domains["snow"]
+    assert found.own_test and len(found.train) == len(found.test) == len(CLASSES)
+    assert set(found.unused) == {f"{part}/{name}" for part in ("train", "test") for name in ("sheet.png", "notes.txt")}
+
+
 def test_a_class_may_be_called_train(own_images: Path) -> None:
     for domain in DOMAINS:
         (own_images / domain / "bike").rename(own_images / domain / "train")

@@ -152,22 +152,32 @@ class _Scanner:
         unused = [path.name for path in (*inside.images, *inside.others)]
         if not parts:
             return self._domain(place.name, place, self._classes(inside.folders, place, unused), [], unused)
-        strange = [folder.name for folder in inside.folders if folder.name not in ("train", "test")]
-        if strange or "train" not in parts:
+        names = [folder.name for folder in inside.folders]
+        strange = [name for name in names if name not in ("train", "test")]
+        if strange or "train" not in names:
             wrong = f"also '{strange[0]}'" if strange else "no train"
             raise UserError(
                 f"Domain folder {place} holds {' and '.join(sorted(parts))} with class folders, but {wrong}. "
                 "It must hold class folders, or train and test and nothing else."
             )
-        read = {name: self._classes(self._look(parts[name]).folders, place, unused) for name in sorted(parts)}
+        for folder in inside.folders:
+            if folder.name not in parts:
+                raise UserError(
+                    f"Domain folder {place} holds {' and '.join(sorted(parts))} with class folders, but {folder} holds "
+                    "none. Sort its images into class folders, or remove it."
+                )
+        read = {}
+        for name in sorted(parts):
+            around = self._look(parts[name])
+            unused += [path.relative_to(place).as_posix() for path in (*around.images, *around.others)]
+            read[name] = self._classes(around.folders, place, unused)
         return self._domain(place.name, place, read["train"], read.get("test", []), unused)
 
     def _is_part(self, folder: Path) -> bool:
         """train, test or val around class folders; a class may be called 'train' too."""
         if folder.name not in ("train", "test", "val"):
             return False
-        inside = self._look(folder)
-        return bool(inside.folders) and not inside.images
+        return bool(self._look(folder).folders)
 
     def _classes(self, folders: list[Path], place: Path, unused: list[str]) -> list[Item]:
         items = []
