@@ -161,6 +161,47 @@ def test_blending_mnist_over_photographs(mnist_files, root, tmp_path):
         assert (image.size, image.mode) == ((32, 32), "RGB")
 
 
+def test_blending_keeps_a_copy_that_was_not_made_here(mnist_files, root, tmp_path):
+    obtain.bring("mnist", mnist_files)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((60, 80, 3), np.uint8)).save(tmp_path / "photos" / "one.png")
+    obtain.build_mnist_m(tmp_path / "photos", num_train=9)
+    obtain.build_mnist_m(tmp_path / "photos", num_train=9, seed=1)  # its own may be made anew
+    (root / "mnist_m" / "mnist_m.json").unlink()
+    before = {path: path.read_bytes() for path in (root / "mnist_m").rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="holds a copy of MNIST-M that was not made here"):
+        obtain.build_mnist_m(tmp_path / "photos", num_train=9)
+    assert {path: path.read_bytes() for path in (root / "mnist_m").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_sound_copy_is_not_replaced_by_a_damaged_one(packed, mnist_files, root, tmp_path, monkeypatch):
+    small = dataclasses.replace(digits.SOURCES["mnist"], expected=digits.Counts(12, 10))
+    monkeypatch.setitem(digits.SOURCES, "mnist", small)
+    paper = digits.Decoding(num_train=12)
+    monkeypatch.setattr(obtain, "PAPER", paper)
+    monkeypatch.setattr(obtain, "status", functools.partial(digits.status, decoding=paper))
+    folder = mnist_files / "MNIST" / "raw"
+    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((10, 28, 28)))))
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(10)))
+    assert obtain.bring("mnist", mnist_files).state == "present"
+    before = {path.name: path.read_bytes() for path in (root / "mnist").iterdir()}
+    images = folder / "train-images-idx3-ubyte.gz"
+    images.write_bytes(images.read_bytes()[:-500])
+    place = mnist_files
+    if packed:
+        place = tmp_path / "all.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            for path in folder.iterdir():
+                archive.write(path, path.name)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz is damaged.* was kept\.") as told:
+        obtain.bring("mnist", place)
+    assert str(place) in str(told.value) and ".import-" not in str(told.value)
+    assert {path.name: path.read_bytes() for path in (root / "mnist").iterdir()} == before
+    (root / "mnist").rename(tmp_path / "gone")
+    assert obtain.bring("mnist", place).state == "broken", "where there is nothing to lose, it is taken, and told"
+
+
 def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["metadr", *arguments])
     with pytest.raises(SystemExit) as end:

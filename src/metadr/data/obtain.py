@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 from metadr.data.archives import is_archive, unpack
-from metadr.data.digits import Status, get_source, status
+from metadr.data.digits import PAPER, Status, get_source, status
 from metadr.data.fetch import Download, fetch
 from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
-from metadr.data.source import data_root, locate
+from metadr.data.source import data_root, decode, find, locate, made_here
 from metadr.errors import UserError
 from metadr.progress import Meter, Watch
 from metadr.synthetic.mnist_m import blend
@@ -42,9 +42,11 @@ def download(name: str, *, root: Path | None = None, watch: Callable[[Download],
 def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watch | None = None) -> Status:
     """Copy a data set from a folder or an archive, in any layout it is found in, into the data root.
 
-    The copy appears when all of it is there; a copy that was there before is replaced only then.
+    The copy appears when all of it is there; a copy that was there before is replaced only then, and a sound one only
+    by one that can be read.
     """
     source, root, place = get_source(name), root or data_root(), Path(place)
+    given = place
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
     with _workplace(root) as work:
@@ -56,6 +58,13 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
                 )
             place = unpack(place, work / "unpacked", watch=watch)
         found = locate(source, place)
+        problem = ""
+        try:
+            decode(source, found, PAPER, watch)
+        except UserError as error:
+            problem = str(error).replace(f"{work / 'unpacked'}", str(given))
+            if status(source, root=root).state in ("present", "partial"):
+                raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
         copy = work / "copy"
         copy.mkdir()
         num_files = sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in found.values())
@@ -74,7 +83,8 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
         if record.is_file():
             shutil.copy2(record, copy / record.name)
         _replace(copy, root / name)
-    return status(source, root=root)
+    now = status(source, root=root)
+    return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
 
 
 def build_mnist_m(
@@ -88,6 +98,13 @@ def build_mnist_m(
     """Blend MNIST with photographs, and write it in the layout of the release: PNG files and lists of labels."""
     root = root or data_root()
     files = locate(MNIST, root / MNIST.name)
+    source, place = get_source("mnist_m"), root / "mnist_m"
+    there = find(source, place) if place.exists() else {}
+    if len(there) == len(source.needs) and not made_here(source, there):
+        raise UserError(
+            f"{place} holds a copy of MNIST-M that was not made here, which blending would replace. Move it away, or "
+            "set METADR_DATA to another folder."
+        )
     with _workplace(root) as work:
         copy = work / "copy"
         for split, all_of_it in BLENDED.items():
@@ -106,7 +123,7 @@ def build_mnist_m(
             (copy / f"mnist_m_{split}_labels.txt").write_text("".join(lines))
         record = {"what": "MNIST blended over other photographs by the recipe of MNIST-M; not its files", "seed": seed}
         (copy / "mnist_m.json").write_text(json.dumps(record, indent=1) + "\n")
-        _replace(copy, root / "mnist_m")
+        _replace(copy, place)
     return status("mnist_m", root=root)
 
 
