@@ -10,13 +10,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Any image that Pillow reads as 8-bit RGB, the right way up.
 
     What is transparent becomes white; 16-bit and float images are brought to 8 bits by their type's range, not by the
-    brightest pixel, so that equal scenes stay equally bright.
+    brightest pixel, so that equal scenes stay equally bright. 32-bit images
+    do not say what their range is: up to 1 (float) or 255 they are taken for that.
     """
     image = ImageOps.exif_transpose(image)
     if image.mode in DEEP_MODES:
         values = np.asarray(image, dtype=np.float64)
         scale = 255.0 if image.mode == "F" and values.max(initial=0) <= 1 else 1.0
-        if values.max(initial=0) > 255:
+        if image.mode.startswith("I;16") or values.max(initial=0) > 255:
             scale = 1 / 257
         image = Image.fromarray((values * scale).clip(0, 255).round().astype(np.uint8))
     if image.has_transparency_data:

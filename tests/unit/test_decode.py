@@ -51,6 +51,13 @@ def test_sixteen_bits_become_eight_by_their_range(tmp_path: Path) -> None:
     assert np.array_equal(pixels(tmp_path / "deep.png"), np.dstack([GREY] * 3))
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_a_dark_image_of_sixteen_bits_stays_dark(tmp_path: Path, suffix: str) -> None:
+    for level, expected in ((255, 1), (256, 1), (514, 2)):
+        Image.fromarray(np.full((SIDE, SIDE), level, np.uint16)).save(tmp_path / f"dark.{suffix}")
+        assert np.array_equal(np.unique(pixels(tmp_path / f"dark.{suffix}")), [expected])
+
+
 def test_palettes_are_looked_up_and_transparency_is_white(tmp_path: Path) -> None:
     places = (GREY % 4).astype(np.uint8)
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 8, 7]], np.uint8)
