@@ -17,6 +17,7 @@ from metadr.core import Domain
 from metadr.data import folder as folders
 from metadr.data.folder import Folder, load, look
 from metadr.data.folder_scan import Item, split
+from metadr.errors import UserError
 from metadr.progress import Work
 from metadr.store import key_of
 
@@ -132,6 +133,23 @@ def test_lists_name_images_anywhere(own_images: Path, tmp_path: Path) -> None:
     assert Counter(item.label for item in listed.test) == {"bus": 1, "car": 1}
     domain = domain_of(own_images, "list")
     assert set(torch.cat([domain.train.y, domain.test.y]).tolist()) == {1, 2}
+
+
+def test_a_list_that_leads_to_its_images_through_a_link(own_images: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(own_images)
+    rows = [f"{tmp_path}/link/day/{label}/{number}.png,{label}\n" for label in CLASSES for number in range(3)]
+    (own_images / "list.csv").write_text("path,label\n" + "".join(rows))
+    found = look(Folder(root=str(tmp_path / "link")))
+    assert tuple(found.domains) == ("fog", "list", "rain")  # day/ belongs to the list
+    assert "day/bus/0.png" in {item.name for item in (*found.domains["list"].train, *found.domains["list"].test)}
+
+
+def test_an_image_elsewhere_is_in_a_list_once(own_images: Path, tmp_path: Path) -> None:
+    write(tmp_path / "far.png")
+    rows = [f"{tmp_path}/far.png,bus\n", "../far.png,car\n"]
+    (own_images / "list.csv").write_text("path,label\n" + "".join(rows))
+    with pytest.raises(UserError, match=r"line 3: .*far\.png is in line 2 already"):
+        look(Folder(root=str(own_images)))
 
 
 def test_a_list_may_have_a_split_of_its_own(own_images: Path) -> None:

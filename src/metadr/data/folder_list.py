@@ -27,7 +27,7 @@ def read_list(path: Path) -> list[Row]:
     with reading(path):
         data = path.read_bytes()
     rows: list[Row] = []
-    lines: dict[str, int] = {}
+    lines: dict[Path, int] = {}
     try:
         reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
         columns = _columns(path, next(reader, None))
@@ -35,9 +35,9 @@ def read_list(path: Path) -> list[Row]:
             if not cells:
                 continue
             row = _row(path, reader.line_num, columns, cells)
-            if row.name in lines:
-                raise _wrong(path, reader.line_num, f"{row.name} is in line {lines[row.name]} already")
-            lines[row.name] = reader.line_num
+            if row.path in lines:
+                raise _wrong(path, reader.line_num, f"{row.name} is in line {lines[row.path]} already")
+            lines[row.path] = reader.line_num
             rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(
@@ -79,6 +79,8 @@ def _row(path: Path, number: int, columns: list[str], cells: list[str]) -> Row:
             raise _wrong(path, number, f"{image} is a folder, not an image")
         if not image.exists():
             raise _wrong(path, number, f"there is no file {image}")
+    if not image.is_relative_to(path.parent):  # as it is written; it may lead back here through links
+        image = Path(os.path.realpath(image.parent), image.name)
     inside = image.is_relative_to(path.parent)
     return Row(image.relative_to(path.parent).as_posix() if inside else values["path"], image, values["label"], split)
 
