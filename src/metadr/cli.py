@@ -1,6 +1,5 @@
 """The command line: parse, call, print."""
 
-import functools
 import json
 import logging
 import time
@@ -18,6 +17,7 @@ from metadr.core import Recipe, Training
 from metadr.display import Watch, duration, working
 from metadr.errors import UserError, unknown
 from metadr.files import write_file
+from metadr.progress import Work
 from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
 from metadr.run import Progress
@@ -108,8 +108,13 @@ def run(
             if stop():
                 raise Stopped  # which leaves a checkpoint
 
+        def tell(now: Work) -> None:
+            watch.work(title, now)
+            if stop():
+                raise Stopped  # nothing is kept of a domain that is half decoded
+
         watch.begin(title)
-        prepare(made, functools.partial(watch.work, title))
+        prepare(made, tell)
         result = run_recipe(
             made,
             seed,

@@ -2,11 +2,15 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from metadr.data import folder as folders
+from metadr.data.decode import picture
 
 Command = Callable[..., Any]
 Spoil = Callable[[Path], object]
@@ -179,6 +183,11 @@ MISTAKES = {
     "csv-is-folder": Mistake(lambda root: (root / "snow.csv").mkdir(), ("snow.csv holds no class folders",)),
     # Settings.
     "side": Mistake(nothing, ("'side' parameter of Folder must be a whole number >= 8. Got 4",), ("--set", "side=4")),
+    "side-too-large": Mistake(
+        nothing,
+        ("The 30 images of domain 'day' at side 10000000 take", "Choose a smaller side"),
+        ("--set", "side=10000000"),
+    ),
     "fit": Mistake(nothing, ("must be one of 'crop', 'stretch', 'pad'. Got 'squash'",), ("--set", "fit=squash")),
     "share": Mistake(nothing, ("must be a number > 0 and < 1. Got 1.0",), ("--set", "test_share=1")),
     "val-too-many": Mistake(nothing, ("has 24 training and 6 test", "too few"), ("--set", "num_val=24")),
@@ -253,3 +262,42 @@ def test_an_image_that_is_gone_when_it_is_read(own_images: Path, command: Comman
     ended = command("run", "folder", "--data", own_images, "--tiny", "--out", tmp_path / "runs")
     told(ended, "Cannot read", "fog/bus/link.png", "No such file or directory")
     assert not (tmp_path / "runs").exists()
+
+
+def test_names_that_cannot_be_printed_are_told_in_one_line(own_images: Path, command: Command, tmp_path: Path) -> None:
+    for name in (b"bro\nken.png", b"caf\xe9.png", b"n\xe9.txt"):
+        Path(os.fsdecode(os.fsencode(own_images) + b"/fog/bus/" + name)).write_bytes(b"no image")
+    words = ("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
+    ended = command(*words, "--dry-run")
+    assert ended.code == 0, ended
+    for line in ("'bus/bro\\nken.png': no image", "'bus/caf\\udce9.png': no image", "'bus/n\\udce9.txt'"):
+        assert f"  fog/{line}" in ended.out, ended.out
+
+
+def test_broken_images_are_told_of_when_the_run_is_finished_too(
+    own_images: Path, command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
+    assert command(*words).code == 0
+    (own_images / "fog/bus/new.png").write_bytes(b"no image")  # the split, and so the run, stays as it is
+    assert command(*words).code == 0
+    assert sum("left out: bus/new.png" in message for message in caplog.messages) == 1
+    assert len(list((tmp_path / "runs/folder").iterdir())) == 1
+
+
+def test_one_interrupt_ends_decoding(
+    own_images: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(path: Path, **settings: Any) -> Any:
+        calls.append(path)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return picture(path, **settings)
+
+    monkeypatch.setattr(folders, "picture", interrupted)
+    ended = command("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
+    assert ended.code == 130, ended
+    assert len(calls) == 1
+    assert not list(tmp_path.glob("metadr/cache/*.safetensors*"))

@@ -26,7 +26,7 @@ from metadr.settings import check, setting
 
 log = logging.getLogger("metadr")
 
-REVISION = 1  # of the pixels below: raise it when an edit changes them
+REVISION = 2  # of the pixels below: raise it when an edit changes them
 NAMED = 3  # broken files that a sentence names
 
 
@@ -79,9 +79,7 @@ def load(folder: Folder, scanned: Scan, name: str) -> Domain:
     """A domain as tensors, with its labels among the classes of all domains."""
     domain = scanned.domains[name]
     entry = entry_of(folder, domain, checked=True)
-    broken = _check(folder, domain, entry)
-    if broken:
-        log.warning("%s", _broken_in_words(domain, broken, "left out"))
+    _check(folder, domain, entry)
     classes = torch.tensor([scanned.classes.index(label) for label in entry.about["classes"]])
     train, test = (Split(entry.tensors[f"{part}_x"], classes[entry.tensors[f"{part}_y"]]) for part in ("train", "test"))
     kept = train.num_images - folder.num_val
@@ -102,14 +100,17 @@ def found_in(folder: Folder, scanned: Scan, name: str, *, watch: Watch | None = 
     about = entry_of(folder, domain, watch=watch).about
     broken = dict(about["broken"])
     train, test = (
-        tuple(item.name for item in items if item.name not in broken) for items in (domain.train, domain.test)
+        tuple(_shown(item.name) for item in items if item.name not in broken) for items in (domain.train, domain.test)
     )
-    reasons = tuple(f"{name}: {reason}" for name, reason in broken.items())
-    return Found(train, test, about["sizes"], reasons, domain.unused, about["seconds"])
+    reasons = tuple(f"{_shown(name)}: {reason}" for name, reason in broken.items())
+    return Found(train, test, about["sizes"], reasons, tuple(map(_shown, domain.unused)), about["seconds"])
 
 
-def _check(folder: Folder, domain: DomainScan, entry: Entry) -> dict[str, str]:
-    """Why each broken file is, unless there are too many, or too few others."""
+_told: set[Path] = set()  # entries whose broken images were told of: once in a process, finished runs among them
+
+
+def _check(folder: Folder, domain: DomainScan, entry: Entry) -> None:
+    """Tell of broken files, and refuse too many of them, or too few others."""
     broken: dict[str, str] = dict(entry.about["broken"])
     if len(broken) > folder.broken_limit:
         raise UserError(
@@ -123,14 +124,21 @@ def _check(folder: Folder, domain: DomainScan, entry: Entry) -> dict[str, str]:
             f"{folder.num_val} of the first are held out (num_val): too few. One of each must be left at least: add "
             "images."
         )
-    return broken
+    if broken and entry.path not in _told:
+        _told.add(entry.path)
+        log.warning("%s", _broken_in_words(domain, broken, "left out"))
 
 
 def _broken_in_words(domain: DomainScan, broken: dict[str, str], what: str) -> str:
     total = len(domain.train) + len(domain.test)
-    named = "; ".join(f"{name} ({reason})" for name, reason in list(broken.items())[:NAMED])
+    named = "; ".join(f"{_shown(name)} ({reason})" for name, reason in list(broken.items())[:NAMED])
     more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
     return f"{len(broken)} of {total} images of domain '{domain.name}' cannot be read, {what}: {named}{more}."
+
+
+def _shown(name: str) -> str:
+    """A file's name in one line that every terminal can show."""
+    return name if name.isprintable() else ascii(name)
 
 
 def _decode(domain: DomainScan, folder: Folder, watch: Watch | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -138,7 +146,14 @@ def _decode(domain: DomainScan, folder: Folder, watch: Watch | None) -> tuple[di
     items = [*domain.train, *domain.test]
     classes = sorted({item.label for item in items})
     place = {label: index for index, label in enumerate(classes)}
-    x = torch.empty(len(items), 3, folder.side, folder.side, dtype=torch.uint8)
+    try:
+        x = torch.empty(len(items), 3, folder.side, folder.side, dtype=torch.uint8)
+    except (RuntimeError, MemoryError):
+        raise UserError(
+            f"The {len(items)} images of domain '{domain.name}' at side {folder.side} take "
+            f"{3e-9 * len(items) * folder.side**2:,.0f} GB of memory, more than there is. Choose a smaller side, such "
+            "as --set side=64."
+        ) from None
     kept: list[Item] = []
     num_train = 0
     sizes: Counter[str] = Counter()
