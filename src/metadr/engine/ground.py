@@ -57,9 +57,10 @@ class Ground:
         try:
             _set(switches)
             torch.use_deterministic_algorithms(self.training.deterministic)
+            free = not self.training.deterministic
             # Torch adds up gradients in the order in which operations were recorded, and counts those per thread: on
             # threads of its own, that order would depend on all that ran before in this process.
-            with torch.cuda.stream(self.stream), torch.autograd.set_multithreading_enabled(False):
+            with torch.cuda.stream(self.stream), torch.autograd.set_multithreading_enabled(free):
                 yield
         except RuntimeError as error:
             refused = _refusal(error)
