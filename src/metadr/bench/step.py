@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gc
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,7 +76,8 @@ def bench_step(
 
     Returns:
         The setting and one row for each method, precision and contender: median and quartiles in ms a step and run,
-        the ratio to our single lane, the peak of memory, and the share of the arithmetic limit.
+        the ratio to our single lane, the peak of memory, the seconds of the first call (with capture), and the share
+        of the arithmetic limit.
     """
     chosen = pick_device(device)
     rng = torch.Generator().manual_seed(0)
@@ -113,7 +115,7 @@ def _measure(
             module = models.build(training.model, NUM_CLASSES).to(device)
         peer = kind(module, train, method=method, batch_size=training.batch_size, precision=training.precision)
         contenders[name] = functools.partial(_take_alone, peer, ground, steps)
-    memory = {name: _memory_of(call, device) for name, call in contenders.items()}
+    first = {name: _first_call(call, device) for name, call in contenders.items()}
     sizes = {name: steps * (lanes[index] if index < len(lanes) else 1) for index, name in enumerate(contenders)}
     measured = {name: _scaled(values, sizes[name]) for name, values in in_turn(contenders, repeats, device).items()}
     alone = measured[next(iter(measured))]["ms"]
@@ -124,7 +126,8 @@ def _measure(
             "contender": name,
             **values,
             "ratio": values["ms"] / alone,
-            "memory_mib": memory[name],
+            "memory_mib": first[name][0],
+            "first_seconds": first[name][1],
             "gflop": operations / 1e9,
             "share_of_limit": operations / (values["ms"] * 1e-3) / limit,
         }
@@ -164,13 +167,15 @@ def _arithmetic_limit(training: Training, device: torch.device) -> float:
     return 2 * side**3 / (milliseconds * 1e-3)
 
 
-def _memory_of(call: Callable[[], None], device: torch.device) -> float | None:
-    """What a contender's first call adds to the memory that torch holds, in MiB."""
-    if device.type != "cuda":
-        return None
-    gc.collect()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
+def _first_call(call: Callable[[], None], device: torch.device) -> tuple[float | None, float]:
+    """What a contender's first call adds to the memory that torch holds, in MiB, and its seconds: capture included."""
+    on_gpu, before = device.type == "cuda", 0
+    if on_gpu:
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
     call()
-    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    seconds = time.perf_counter() - started
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20 if on_gpu else None, seconds
