@@ -159,7 +159,7 @@ def _operations(method: str, training: Training, train: Split) -> float:
 
 def _arithmetic_limit(training: Training, device: torch.device) -> float:
     """Operations a second of a large matrix product in the same precision, measured here."""
-    side = 8192 if device.type == "cuda" else 1024
+    side = 8192 if device.type == "cuda" else 512
     dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
     with Ground(training, device).held():
         a = torch.randn(side, side, device=device, dtype=dtype)
