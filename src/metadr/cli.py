@@ -90,8 +90,9 @@ def run(
     """Run one recipe; a run that was stopped goes on where it was."""
     fields = _assignments(set_ or [])
     for option, field, value in (("--data", "root", data), ("--order", "order", order), ("--model", "model", model)):
-        if value is not None and field in fields:
-            raise UserError(f"{option} and --set {field}= say the same thing twice. Leave one of them out.")
+        for name in (field, f"{recipe.partition('/')[0]}.{field}"):
+            if value is not None and name in fields:
+                raise UserError(f"{option} and --set {name}= say the same thing twice. Leave one of them out.")
         if value is not None:
             fields[field] = str(value)
     if data is not None:

@@ -114,6 +114,9 @@ MISTAKES = {
     ),
     "no-data": Mistake(nothing, ("'embedded' has its own images and takes no --data", "run folder"), ("embedded",)),
     "twice": Mistake(nothing, ("--data and --set root= say the same thing twice",), ("--set", "root=x")),
+    "twice-in-full": Mistake(
+        nothing, ("--data and --set folder.root= say the same thing twice",), ("--set", "folder.root=x")
+    ),
     "order-twice": Mistake(nothing, ("--order and --set order=",), ("--order", "day", "--set", "order=fog")),
     # Domains.
     "order": Mistake(nothing, ("No domain 'fgo'", "Closest: 'fog'"), ("--order", "day,fgo")),
