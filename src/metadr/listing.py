@@ -132,8 +132,10 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
 def survey(seen: Survey) -> list[TextTable | str]:
     """What `metadr run --dry-run` tells of images, duplicates, memory and time."""
     names = seen.benchmark.classes or tuple(map(str, range(seen.benchmark.task.num_classes)))
-    rows = [(escape(name), *(_both(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)]
-    totals = (_both(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
+    rows = [
+        (escape(name), *(_counts(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)
+    ]
+    totals = (_counts(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
     shown: list[TextTable | str] = []
     if seen.counts:
         shown.append(_table("images, training + test", ("class", *seen.counts), [*rows, ("all", *totals)]))
@@ -152,8 +154,9 @@ def survey(seen: Survey) -> list[TextTable | str]:
     return shown
 
 
-def _both(counts: tuple[int, ...]) -> str:
-    return f"{counts[0]} + {counts[1]}" if any(counts) else "-"
+def _counts(counts: tuple[int, ...]) -> str:
+    train, test, *val = counts
+    return f"{train} + {test}" + "".join(f", {held} held out" for held in val) if any(counts) else "-"
 
 
 def _size(num_bytes: int) -> str:
