@@ -122,7 +122,7 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
     columns = ("domain", "images", "smallest", "median", "largest", "broken", "not used", "decoding took")
     broken = [f"  {name}/{each}" for name, those in found.items() for each in those.broken]
     unused = [f"  {name}/{each}" for name, those in found.items() for each in those.unused]
-    lines = [] if not broken else ["Broken, left out:", *broken]
+    lines = [] if not broken else ["Broken:", *broken]  # left out, or too many: then nothing is run
     if unused:
         more = [f"  and {len(unused) - SHOWN_UNUSED} more"] if len(unused) > SHOWN_UNUSED else []
         lines += ["Not used, being no images or outside class folders:", *unused[:SHOWN_UNUSED], *more]

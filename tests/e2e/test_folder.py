@@ -100,7 +100,7 @@ def test_a_dry_run_tells_what_there_is_and_writes_no_run(mixed: Path, command: C
         "fog": ["12", *sizes, "1", "1"],
         "rain": ["13", *sizes, "0", "0"],
     }
-    assert re.search(r"Broken, left out:\n  fog/bus/cut\.png: .+", ended.out)
+    assert re.search(r"\nBroken:\n  fog/bus/cut\.png: .+", ended.out)
     assert re.search(r"Not used, [^\n]*:\n  fog/bus/readme\.txt", ended.out)
     (twin,) = re.findall(r"Duplicates, pixel for pixel:\n  (.*)\n", ended.out)
     assert twin.startswith("1 of ") and "day/" in twin and "rain/" in twin

@@ -237,7 +237,7 @@ def test_too_many_broken_images(own_images: Path, command: Command, tmp_path: Pa
     assert not (tmp_path / "runs").exists()
     listed = command(*words, "--dry-run")
     told(listed, sentence)
-    assert all(f"  {name}: " in listed.out for name in names)
+    assert "\nBroken:\n" in listed.out and all(f"  {name}: " in listed.out for name in names)
     assert command(*words, "--set", "broken_limit=12").code == 0
 
 
