@@ -285,7 +285,11 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
-        (("data", "build", "svhn"), "'svhn' cannot be built; only syn and mnist_m can."),
+        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn."),
+        (("data", "build", "svhn"), "cannot be built; only syn and mnist_m can. Try 'metadr data fetch svhn'."),
+        (("data", "build", "nope"), "'nope' cannot be built; only syn and mnist_m can. Name one of them."),
+        (("data", "import", "mnist-m", "/nowhere"), "There is no /nowhere to import mnist_m from."),
+        (("data", "build", "mnist-m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "mnist_m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "syn", "--fonts", "/nowhere"), "No folder '/nowhere' to take fonts from."),
         (("run", "digits/p1", "--tiny"), "mnist: no data in"),
@@ -296,6 +300,22 @@ def test_mistakes(arguments, sentence, root, monkeypatch, capsys):
     assert code == 2
     assert sentence in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["mnist_m", "mnist-m"])
+def test_one_data_set_by_either_name(name, mnist_files, root, tmp_path, monkeypatch, capsys):
+    obtain.bring("mnist", mnist_files)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((60, 80, 3), np.uint8)).save(tmp_path / "photos" / "one.png")
+    obtain.build_mnist_m(tmp_path / "photos", num_train=9)
+    (root / "mnist_m").rename(tmp_path / "made")
+    code, *_ = command(monkeypatch, capsys, "data", "import", name, str(tmp_path / "made"))
+    assert code == 0 and names(root) == {"mnist", "mnist_m"} and "mnist_m.json" in names(root / "mnist_m")
+    for asked in ("status", "verify"):
+        assert " mnist_m " in command(monkeypatch, capsys, "data", asked, name)[1]
+    monkeypatch.setattr(obtain, "fetch", lambda files, parts, **how: parts.mkdir(parents=True) or [tmp_path / "made"])
+    assert obtain.download(name).name == "mnist_m"
+    assert names(root) == {"mnist", "mnist_m", "downloads"} and not names(root / "downloads")
 
 
 def test_who_watches_is_told_how_far_it_is(mnist_files, root, tmp_path):

@@ -29,6 +29,7 @@ BLENDED = {"train": 59_001, "test": 9_001}
 def download(name: str, *, root: Path | None = None, watch: Callable[[Download], None] | None = None) -> Status:
     """Fetch a data set's files from their publisher, unpack what is packed, and put it in its place."""
     source, root = get_source(name), root or data_root()
+    name = source.name
     parts = root / "downloads" / name
     hint = f"Get the files by hand ({source.homepage}) and run 'metadr data import {name} FOLDER'" + (
         f", or make your own with '{source.build}'." if source.build else "."
@@ -48,7 +49,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     by one that can be read.
     """
     source, root, place = get_source(name), root or data_root(), Path(place)
-    given = place
+    name, given = source.name, place
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
     with _workplace(root) as work:
