@@ -301,6 +301,6 @@ def test_one_interrupt_ends_decoding(
 
     monkeypatch.setattr(folders, "picture", interrupted)
     ended = command("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
-    assert ended.code == 130, ended
+    assert (ended.code, ended.err) == (130, "Stopped. The same command starts again.\n")
     assert len(calls) == 1
     assert not list(tmp_path.glob("metadr/cache/*.safetensors*"))
