@@ -30,7 +30,10 @@ from metadr.sweep import sweep as sweep_jobs
 
 
 class Stopped(Exception):
-    """Ctrl-C, under a name that typer does not act on."""
+    """Ctrl-C, under a name that typer does not act on, with what the same command will do."""
+
+    def __init__(self, then: str = "The same command goes on from the last checkpoint.") -> None:
+        super().__init__(then)
 
 
 class Commands(TyperGroup):
@@ -40,7 +43,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise Stopped from None
+            raise Stopped("The same command starts again, from a checkpoint where there is one.") from None
 
 
 app = typer.Typer(
@@ -90,8 +93,9 @@ def run(
     """Run one recipe; a run that was stopped goes on where it was."""
     fields = _assignments(set_ or [])
     for option, field, value in (("--data", "root", data), ("--order", "order", order), ("--model", "model", model)):
-        if value is not None and field in fields:
-            raise UserError(f"{option} and --set {field}= say the same thing twice. Leave one of them out.")
+        for name in (field, f"{recipe.partition('/')[0]}.{field}"):
+            if value is not None and name in fields:
+                raise UserError(f"{option} and --set {name}= say the same thing twice. Leave one of them out.")
         if value is not None:
             fields[field] = str(value)
     if data is not None:
@@ -111,7 +115,7 @@ def run(
         def tell(now: Work) -> None:
             watch.work(title, now)
             if stop():
-                raise Stopped  # nothing is kept of a domain that is half decoded
+                raise Stopped("The same command starts again.")  # nothing is kept of a domain that is half decoded
 
         watch.begin(title)
         prepare(made, tell)
@@ -291,8 +295,8 @@ def main() -> None:
     except UserError as error:
         errors.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
         raise SystemExit(2) from None
-    except Stopped:
-        errors.print("Stopped. The same command goes on from the last checkpoint.", soft_wrap=True)
+    except Stopped as stopped:
+        errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
 
 

@@ -41,7 +41,7 @@ def status_(name: SomeName = None) -> None:
 def fetch_(name: Name) -> None:
     """Download a data set from its publisher; a broken download goes on where it stopped."""
     with _downloads() as bars:
-        now = obtain.download(get_source(name).name, watch=bars)
+        now = obtain.download(name, watch=bars)
     _print_standing([now])
 
 
@@ -63,7 +63,8 @@ def build(
     photos: Annotated[Path | None, typer.Option(help="mnist_m: a folder of photographs")] = None,
 ) -> None:
     """Make a data set: syn from fonts, mnist_m from MNIST and a folder of photographs."""
-    if name == "syn":
+    known_as = name.replace("-", "_")
+    if known_as == "syn":
         chosen = font_list.in_folder(fonts) if fonts else font_list.find()
         with working(console) as watch:
             syn_digits.build(
@@ -75,14 +76,15 @@ def build(
                 watch=lambda done: watch(Work("rendering syn", done, sum(syn_digits.COUNTS.values()))),
             )
         _print_standing([status("syn")])
-    elif name in ("mnist_m", "mnist-m"):
+    elif known_as == "mnist_m":
         if photos is None:
             raise UserError("mnist_m is made of MNIST and photographs: name a folder of them with --photos FOLDER.")
         with working(console) as watch:
             now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
         _print_standing([now])
     else:
-        raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. Try 'metadr data fetch {name}'.")
+        instead = f"Try 'metadr data fetch {known_as}'." if known_as in SOURCES else "Name one of them."
+        raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. {instead}")
 
 
 @app.command("verify")

@@ -1,9 +1,14 @@
 """Whatever Pillow can open, as the 8-bit RGB that everything here works on."""
 
+import struct
+from contextlib import suppress
+
 import numpy as np
 from PIL import Image, ImageOps
 
 DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+# What Pillow raises on tags that are garbage; seen when fed tags with random damage, and the like.
+BAD_TAGS = (SyntaxError, struct.error, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -13,7 +18,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     brightest pixel, so that equal scenes stay equally bright. 32-bit images
     do not say what their range is: up to 1 (float) or 255 they are taken for that.
     """
-    image = ImageOps.exif_transpose(image)
+    image.load()  # damaged pixels are an error; damaged tags say nothing of them
+    with suppress(*BAD_TAGS):
+        image = ImageOps.exif_transpose(image)
     if image.mode in DEEP_MODES:
         values = np.asarray(image, dtype=np.float64)
         scale = 255.0 if image.mode == "F" and values.max(initial=0) <= 1 else 1.0

@@ -122,7 +122,7 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
     columns = ("domain", "images", "smallest", "median", "largest", "broken", "not used", "decoding took")
     broken = [f"  {name}/{each}" for name, those in found.items() for each in those.broken]
     unused = [f"  {name}/{each}" for name, those in found.items() for each in those.unused]
-    lines = [] if not broken else ["Broken, left out:", *broken]
+    lines = [] if not broken else ["Broken:", *broken]  # left out, or too many: then nothing is run
     if unused:
         more = [f"  and {len(unused) - SHOWN_UNUSED} more"] if len(unused) > SHOWN_UNUSED else []
         lines += ["Not used, being no images or outside class folders:", *unused[:SHOWN_UNUSED], *more]
@@ -132,8 +132,10 @@ def files(found: Mapping[str, Found]) -> list[TextTable | str]:
 def survey(seen: Survey) -> list[TextTable | str]:
     """What `metadr run --dry-run` tells of images, duplicates, memory and time."""
     names = seen.benchmark.classes or tuple(map(str, range(seen.benchmark.task.num_classes)))
-    rows = [(escape(name), *(_both(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)]
-    totals = (_both(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
+    rows = [
+        (escape(name), *(_counts(counts[row]) for counts in seen.counts.values())) for row, name in enumerate(names)
+    ]
+    totals = (_counts(tuple(map(sum, zip(*counts, strict=True)))) for counts in seen.counts.values())
     shown: list[TextTable | str] = []
     if seen.counts:
         shown.append(_table("images, training + test", ("class", *seen.counts), [*rows, ("all", *totals)]))
@@ -152,8 +154,9 @@ def survey(seen: Survey) -> list[TextTable | str]:
     return shown
 
 
-def _both(counts: tuple[int, ...]) -> str:
-    return f"{counts[0]} + {counts[1]}" if any(counts) else "-"
+def _counts(counts: tuple[int, ...]) -> str:
+    train, test, *val = counts
+    return f"{train} + {test}" + "".join(f", {held} held out" for held in val) if any(counts) else "-"
 
 
 def _size(num_bytes: int) -> str:

@@ -58,8 +58,8 @@ class Survey(NamedTuple):
     """All that `--dry-run` tells."""
 
     benchmark: Benchmark
-    counts: Mapping[str, list[tuple[int, int]]]
-    """By domain: training and test images of each class."""
+    counts: Mapping[str, list[tuple[int, ...]]]
+    """By domain: training and test images of each class, and those that are held out where there are any."""
     twins: list[Twins]
     cost: Cost
 
@@ -70,8 +70,9 @@ def survey(recipe: Recipe, found: Mapping[str, Found], seed: int = 0, *, device:
     whole = read_domains(dataclasses.replace(recipe, overrides=(*recipe.overrides, ("limit", None))))
     counts = {}
     for domain in () if benchmark.task.on_masks else whole:
-        train, test = (split.y.bincount(minlength=benchmark.task.num_classes).tolist() for split in domain[1:3])
-        counts[domain.name] = list(zip(train, test, strict=True))
+        splits = [split for split in (domain.train, domain.test, domain.val) if split is not None]
+        by_class = (split.y.bincount(minlength=benchmark.task.num_classes).tolist() for split in splits)
+        counts[domain.name] = list(zip(*by_class, strict=True))
     with Ground(training_of(recipe), chosen).held():
         cost = _cost(recipe, benchmark, whole, seed, chosen)
     return Survey(benchmark, counts, twins(whole, found), cost)

@@ -359,3 +359,15 @@ def test_bench_measures_and_keeps_its_numbers(command: Command, tmp_path: Path) 
     measured = json.loads(path.read_text())
     assert (measured["set"], measured["batch"], measured["n"]) == ("brightness+invert", 2, 3)
     assert all(row["metadr_ms"] > 0 and row["same_pixels"] for row in measured["rows"])
+
+
+def test_an_interrupt_where_nothing_is_trained_promises_no_checkpoint(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(kind: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "tables", interrupted)
+    ended = command("list")
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err == "Stopped. The same command starts again, from a checkpoint where there is one.\n"

@@ -100,7 +100,7 @@ def test_a_dry_run_tells_what_there_is_and_writes_no_run(mixed: Path, command: C
         "fog": ["12", *sizes, "1", "1"],
         "rain": ["13", *sizes, "0", "0"],
     }
-    assert re.search(r"Broken, left out:\n  fog/bus/cut\.png: .+", ended.out)
+    assert re.search(r"\nBroken:\n  fog/bus/cut\.png: .+", ended.out)
     assert re.search(r"Not used, [^\n]*:\n  fog/bus/readme\.txt", ended.out)
     (twin,) = re.findall(r"Duplicates, pixel for pixel:\n  (.*)\n", ended.out)
     assert twin.startswith("1 of ") and "day/" in twin and "rain/" in twin
@@ -177,6 +177,10 @@ def test_settings_of_the_data_reach_the_run(mixed: Path, command: Command) -> No
     small = command(*words, "--set", "side=16", "--set", "test_share=0.5", "--set", "fit=pad")
     assert table(small.out, "class")["bike"] == ["3 + 3"] * 3
     assert "Memory: 0.0 MB" in small.out
+    held = table(command(*words, "--set", "num_val=3").out, "class")
+    assert held["all"] == ["7 + 2, 3 held out", "7 + 2, 3 held out", "8 + 2, 3 held out"]
+    numbers = [[int(number) for number in re.findall(r"\d+", held[label][0])] for label in CLASSES]
+    assert [sum(each) for each in numbers] == [6, 6] and sum(each[2] for each in numbers) == 3
     listed = command("list", "fields").out
     for field in ("folder.side", "folder.fit", "folder.test_share", "folder.broken_limit", "digits.resize"):
         assert f"│ {field} " in listed

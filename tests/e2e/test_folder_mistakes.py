@@ -114,6 +114,9 @@ MISTAKES = {
     ),
     "no-data": Mistake(nothing, ("'embedded' has its own images and takes no --data", "run folder"), ("embedded",)),
     "twice": Mistake(nothing, ("--data and --set root= say the same thing twice",), ("--set", "root=x")),
+    "twice-in-full": Mistake(
+        nothing, ("--data and --set folder.root= say the same thing twice",), ("--set", "folder.root=x")
+    ),
     "order-twice": Mistake(nothing, ("--order and --set order=",), ("--order", "day", "--set", "order=fog")),
     # Domains.
     "order": Mistake(nothing, ("No domain 'fgo'", "Closest: 'fog'"), ("--order", "day,fgo")),
@@ -234,7 +237,7 @@ def test_too_many_broken_images(own_images: Path, command: Command, tmp_path: Pa
     assert not (tmp_path / "runs").exists()
     listed = command(*words, "--dry-run")
     told(listed, sentence)
-    assert all(f"  {name}: " in listed.out for name in names)
+    assert "\nBroken:\n" in listed.out and all(f"  {name}: " in listed.out for name in names)
     assert command(*words, "--set", "broken_limit=12").code == 0
 
 
@@ -298,6 +301,6 @@ def test_one_interrupt_ends_decoding(
 
     monkeypatch.setattr(folders, "picture", interrupted)
     ended = command("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
-    assert ended.code == 130, ended
+    assert (ended.code, ended.err) == (130, "Stopped. The same command starts again.\n")
     assert len(calls) == 1
     assert not list(tmp_path.glob("metadr/cache/*.safetensors*"))

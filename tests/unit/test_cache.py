@@ -1,11 +1,13 @@
 """The cache of decoded images: one decoding, whatever happens to processes and files."""
 
+import fcntl
 import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -171,6 +173,19 @@ def test_killed_process_leaves_neither_a_lock_nor_an_entry(tmp_path: Path) -> No
     assert (tmp_path / "made").read_text() == "xx"
     (name,) = files(tmp_path / "cache")
     assert name.endswith(".safetensors")
+
+
+def test_who_waits_for_another_process_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(tmp_path, Counted())
+    (lock,) = tmp_path.glob("*.lock")
+    with lock.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        release = threading.Timer(0.2, fcntl.flock, (handle, fcntl.LOCK_UN))
+        release.start()
+        opened(tmp_path, Counted(), inputs="b" * 16)
+        release.join()
+    (said,) = [record for record in caplog.records if record.levelno >= logging.WARNING]  # what the command line shows
+    assert said.message == f"Waiting for another process that decodes the same data ({lock})."
 
 
 def test_fingerprint_of_files(tmp_path: Path) -> None:

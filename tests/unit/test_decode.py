@@ -92,6 +92,17 @@ def test_a_photograph_taken_sideways_is_put_upright(tmp_path: Path) -> None:
     assert np.array_equal(pixels(tmp_path / "sideways.png"), np.rot90(RGB, -1))
 
 
+def test_garbage_where_a_camera_writes_is_passed_over_and_damaged_pixels_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "odd.png"
+    Image.fromarray(RGB).save(path, exif=b"Exif\0\0garbage!!")
+    assert np.array_equal(pixels(path), RGB)
+    Image.fromarray(np.kron(RGB, np.ones((8, 8, 1), np.uint8))).save(
+        path.with_suffix(".jpg"), exif=b"Exif\0\0garbage!!"
+    )
+    path.with_suffix(".jpg").write_bytes(path.with_suffix(".jpg").read_bytes()[:-500])
+    assert "truncated" in reason(path.with_suffix(".jpg"))
+
+
 def test_fits(tmp_path: Path) -> None:
     wide = np.random.default_rng(2).integers(0, 256, (SIDE, 2 * SIDE, 3), dtype=np.uint8)
     Image.fromarray(wide).save(tmp_path / "wide.png")

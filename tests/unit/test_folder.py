@@ -192,6 +192,17 @@ def test_files_that_are_not_used_are_known(own_images: Path) -> None:
     assert sorted((*found["fog"].train, *found["fog"].test)) == sorted(names) and len(found["fog"].train) == 24
 
 
+def test_formats_that_pillow_only_recognises_are_not_used(own_images: Path) -> None:
+    before = look(Folder(root=str(own_images))).domains["day"]
+    names = [f"bus/x{suffix}" for suffix in (".bufr", ".emf", ".eps", ".grib", ".h5", ".mpg", ".ps", ".wmf")]
+    for name in names:
+        (own_images / "day" / name).write_bytes(b"")
+    after = look(Folder(root=str(own_images))).domains["day"]
+    assert (after.train, after.test, sorted(after.unused)) == (before.train, before.test, names)
+    write(own_images / "day/bus/x.sgi")
+    assert len(look(Folder(root=str(own_images))).domains["day"].train) == len(before.train) + 1
+
+
 def test_the_key_does_not_depend_on_where_and_when(own_images: Path, tmp_path: Path, monkeypatch) -> None:
     before = key(own_images)
     assert before == key(own_images, order="day,fog,rain")

@@ -5,7 +5,9 @@ import functools
 import gzip
 import http.server
 import json
+import signal
 import struct
+import subprocess
 import sys
 import threading
 import zipfile
@@ -100,6 +102,57 @@ def test_what_cannot_be_imported_changes_nothing(make, sentence, mnist_files, ro
     assert names(root) == {"mnist"}
 
 
+KILLED = """
+import os, pathlib, signal, sys
+from metadr.data import obtain
+print("started", flush=True)
+if sys.argv[3] == "copying":
+    obtain.shutil.copy2 = lambda here, there: os.kill(os.getpid(), signal.SIGKILL)
+elif sys.argv[3] == "replacing":
+    def rename(self, target, renames=[], rename=pathlib.Path.rename):
+        renames.append(self)
+        return rename(self, target) if len(renames) == 1 else os.kill(os.getpid(), signal.SIGKILL)
+    pathlib.Path.rename = rename
+else:
+    obtain.shutil.copy2 = lambda here, there: print("copying", flush=True) or sys.stdin.read()
+obtain.bring("mnist", sys.argv[1], root=pathlib.Path(sys.argv[2]))
+"""
+
+
+def importing(place: Path, root: Path, until: str) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", KILLED, str(place), str(root), until]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_import_left_goes_at_the_next_one_and_what_a_living_one_has_stays(mnist_files, root):
+    with importing(mnist_files, root, "copying") as killed:
+        assert killed.wait(120) == -signal.SIGKILL
+    (root / ".import-older").mkdir()  # as left before there were locks
+    (left,) = {path for path in root.glob(".import-*") if path.is_dir()} - {root / ".import-older"}
+    with importing(mnist_files, root, "the test says so") as living:
+        assert living.stdout.readline() + living.stdout.readline() == "started\ncopying\n"
+        assert not left.exists() and not (root / ".import-older").exists()
+        before = names(root)
+        obtain.bring("mnist", mnist_files)
+        assert names(root) == before | {"mnist"} and len(before) == 2, "its folder and its lock"
+        living.kill()
+        living.wait()
+    obtain.bring("mnist", mnist_files)
+    assert names(root) == {"mnist"}
+
+
+def test_a_copy_that_a_killed_import_had_moved_aside_is_put_back(mnist_files, root, tmp_path):
+    obtain.bring("mnist", mnist_files)
+    before = {path.name: path.read_bytes() for path in (root / "mnist").iterdir()}
+    with importing(mnist_files, root, "replacing") as killed:
+        assert killed.wait(120) == -signal.SIGKILL
+    assert not (root / "mnist").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="mnist: no data in"):
+        obtain.bring("mnist", tmp_path / "empty")
+    assert {path.name: path.read_bytes() for path in (root / "mnist").iterdir()} == before
+
+
 def test_a_root_that_cannot_be_written(mnist_files, monkeypatch):
     monkeypatch.setenv("METADR_DATA", "/proc/metadr")
     with pytest.raises(UserError, match=r"Cannot write /proc/metadr: .* Set METADR_DATA"):
@@ -169,8 +222,12 @@ def test_blending_keeps_a_copy_that_was_not_made_here(mnist_files, root, tmp_pat
     obtain.build_mnist_m(tmp_path / "photos", num_train=9, seed=1)  # its own may be made anew
     (root / "mnist_m" / "mnist_m.json").unlink()
     before = {path: path.read_bytes() for path in (root / "mnist_m").rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="holds a copy of MNIST-M that was not made here"):
-        obtain.build_mnist_m(tmp_path / "photos", num_train=9)
+    for moved_aside in (False, True):
+        if moved_aside:  # as a killed import may have left it
+            (root / ".import-x").mkdir()
+            (root / "mnist_m").rename(root / ".import-x" / "old-mnist_m")
+        with pytest.raises(UserError, match="holds a copy of MNIST-M that was not made here"):
+            obtain.build_mnist_m(tmp_path / "photos", num_train=9)
     assert {path: path.read_bytes() for path in (root / "mnist_m").rglob("*") if path.is_file()} == before
 
 
@@ -228,7 +285,11 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
-        (("data", "build", "svhn"), "'svhn' cannot be built; only syn and mnist_m can."),
+        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn."),
+        (("data", "build", "svhn"), "cannot be built; only syn and mnist_m can. Try 'metadr data fetch svhn'."),
+        (("data", "build", "nope"), "'nope' cannot be built; only syn and mnist_m can. Name one of them."),
+        (("data", "import", "mnist-m", "/nowhere"), "There is no /nowhere to import mnist_m from."),
+        (("data", "build", "mnist-m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "mnist_m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "syn", "--fonts", "/nowhere"), "No folder '/nowhere' to take fonts from."),
         (("run", "digits/p1", "--tiny"), "mnist: no data in"),
@@ -239,6 +300,22 @@ def test_mistakes(arguments, sentence, root, monkeypatch, capsys):
     assert code == 2
     assert sentence in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["mnist_m", "mnist-m"])
+def test_one_data_set_by_either_name(name, mnist_files, root, tmp_path, monkeypatch, capsys):
+    obtain.bring("mnist", mnist_files)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((60, 80, 3), np.uint8)).save(tmp_path / "photos" / "one.png")
+    obtain.build_mnist_m(tmp_path / "photos", num_train=9)
+    (root / "mnist_m").rename(tmp_path / "made")
+    code, *_ = command(monkeypatch, capsys, "data", "import", name, str(tmp_path / "made"))
+    assert code == 0 and names(root) == {"mnist", "mnist_m"} and "mnist_m.json" in names(root / "mnist_m")
+    for asked in ("status", "verify"):
+        assert " mnist_m " in command(monkeypatch, capsys, "data", asked, name)[1]
+    monkeypatch.setattr(obtain, "fetch", lambda files, parts, **how: parts.mkdir(parents=True) or [tmp_path / "made"])
+    assert obtain.download(name).name == "mnist_m"
+    assert names(root) == {"mnist", "mnist_m", "downloads"} and not names(root / "downloads")
 
 
 def test_who_watches_is_told_how_far_it_is(mnist_files, root, tmp_path):

@@ -343,8 +343,16 @@ def test_a_forged_pack_is_refused_and_nothing_is_put_in_place(name: str, runs: P
     with pytest.raises(UserError) as refusal:
         unpack([tmp_path / "p"], out=tmp_path / "other")
     assert words in str(refusal.value)
+    assert "by hand" not in str(refusal.value)
     assert not (tmp_path / "other").exists()
     assert not (tmp_path / "evil").exists()
+
+
+def test_an_archive_without_files_is_no_pack(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(UserError, match=r"is refused: it holds no files\. .* as 'metadr results pack' wrote it\.$"):
+        unpack([tmp_path / "empty.tar.gz"], out=tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE], ids=["symbolic", "hard"])

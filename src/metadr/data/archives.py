@@ -62,6 +62,14 @@ class Limits(NamedTuple):
     """Bytes unpacked per byte of the archive, once they are more than 16 MiB."""
 
 
+class Refused(UserError):
+    """An archive whose content is not unpacked; `why` is for callers whose users have another way out."""
+
+    def __init__(self, sentence: str, why: str) -> None:
+        super().__init__(sentence)
+        self.why = why
+
+
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
@@ -111,7 +119,9 @@ def _extract(archive: Path, kind: Kind, folder: Path, limits: Limits, watch: Wat
     else:
         _unpack_stream(archive, kind, writer)
     if not writer.num_files:
-        raise UserError(f"{archive} holds no files. Get it again, or give another archive or folder.")
+        raise Refused(
+            f"{archive} holds no files. Get it again, or give another archive or folder.", "it holds no files"
+        )
 
 
 class _Writer:
@@ -426,9 +436,10 @@ def _intact(archive: Path) -> Iterator[None]:
         raise _damaged(archive, error) from error
 
 
-def _refused(archive: Path, why: str) -> UserError:
-    return UserError(
-        f"{archive} is refused: {why}. Nothing was unpacked; if you trust it, unpack it by hand and give the folder."
+def _refused(archive: Path, why: str) -> Refused:
+    return Refused(
+        f"{archive} is refused: {why}. Nothing was unpacked; if you trust it, unpack it by hand and give the folder.",
+        why,
     )
 
 

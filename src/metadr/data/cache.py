@@ -136,6 +136,6 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info("Waiting for another process that decodes the same data (%s).", path)
+            log.warning("Waiting for another process that decodes the same data (%s).", path)
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -100,9 +100,11 @@ class Verified(NamedTuple):
 
 
 def get_source(name: str) -> Source:
-    if name not in SOURCES:
+    """The data set of a name; MNIST-M is `mnist_m` or `mnist-m`."""
+    source = SOURCES.get(name.replace("-", "_"))
+    if source is None:
         raise unknown("data set", name, SOURCES)
-    return SOURCES[name]
+    return source
 
 
 def load(

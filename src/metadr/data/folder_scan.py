@@ -20,6 +20,9 @@ from metadr.errors import UserError
 
 LAYOUT = "ROOT/DOMAIN/CLASS/images, ROOT/DOMAIN/train and test/CLASS/images, or ROOT/DOMAIN.csv"
 PLAIN = re.compile(r"\w[\w.-]*")  # names that an --order can hold
+# Formats that Pillow recognises and cannot read, or only where Ghostscript (EPS) or Windows (WMF) does it: the same
+# files must count on every machine, because the split depends on how many there are.
+NOT_READ = ("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF")
 RESERVED = ("untrained",)  # what a run calls the moment before its first domain
 
 
@@ -245,6 +248,7 @@ def _class(name: str, place: Path) -> str:
 
 
 def image_suffixes() -> frozenset[str]:
-    """The endings of every image format that Pillow reads."""
+    """The endings of every image format that Pillow reads on any machine."""
     Image.init()
-    return frozenset(suffix for suffix, form in Image.registered_extensions().items() if form in Image.OPEN)
+    known = Image.registered_extensions().items()
+    return frozenset(suffix for suffix, form in known if form in Image.OPEN and form not in NOT_READ)

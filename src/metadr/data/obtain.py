@@ -1,11 +1,13 @@
 """Get a data set into the data root: downloaded, taken from a folder or archive, or made from another."""
 
+import fcntl
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -27,6 +29,7 @@ BLENDED = {"train": 59_001, "test": 9_001}
 def download(name: str, *, root: Path | None = None, watch: Callable[[Download], None] | None = None) -> Status:
     """Fetch a data set's files from their publisher, unpack what is packed, and put it in its place."""
     source, root = get_source(name), root or data_root()
+    name = source.name
     parts = root / "downloads" / name
     hint = f"Get the files by hand ({source.homepage}) and run 'metadr data import {name} FOLDER'" + (
         f", or make your own with '{source.build}'." if source.build else "."
@@ -46,7 +49,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     by one that can be read.
     """
     source, root, place = get_source(name), root or data_root(), Path(place)
-    given = place
+    name, given = source.name, place
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
     with _workplace(root) as work:
@@ -97,15 +100,15 @@ def build_mnist_m(
 ) -> Status:
     """Blend MNIST with photographs, and write it in the layout of the release: PNG files and lists of labels."""
     root = root or data_root()
-    files = locate(MNIST, root / MNIST.name)
-    source, place = get_source("mnist_m"), root / "mnist_m"
-    there = find(source, place) if place.exists() else {}
-    if len(there) == len(source.needs) and not made_here(source, there):
-        raise UserError(
-            f"{place} holds a copy of MNIST-M that was not made here, which blending would replace. Move it away, or "
-            "set METADR_DATA to another folder."
-        )
     with _workplace(root) as work:
+        files = locate(MNIST, root / MNIST.name)
+        source, place = get_source("mnist_m"), root / "mnist_m"
+        there = find(source, place) if place.exists() else {}
+        if len(there) == len(source.needs) and not made_here(source, there):
+            raise UserError(
+                f"{place} holds a copy of MNIST-M that was not made here, which blending would replace. Move it away, "
+                "or set METADR_DATA to another folder."
+            )
         copy = work / "copy"
         for split, all_of_it in BLENDED.items():
             count = min(num_train, all_of_it) if split == "train" else all_of_it
@@ -129,10 +132,13 @@ def build_mnist_m(
 
 @contextmanager
 def _workplace(root: Path) -> Iterator[Path]:
-    """A folder beside the data sets, on the same disk, that is gone at the end."""
+    """A folder beside the data sets, on the same disk, that is gone at the end; after a kill, at the next attempt."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".import-", dir=root))
+        _remove_leftovers(root)
+        claim = _claim(root)
+        lock, work = Path(claim.name), Path(claim.name).with_suffix("")
+        work.mkdir()
     except OSError as error:
         raise UserError(
             f"Cannot write {root}: {error.strerror}. Set METADR_DATA to a folder that can be written to."
@@ -146,11 +152,37 @@ def _workplace(root: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        claim.close()
+
+
+def _claim(root: Path) -> IO[bytes]:
+    """A file .import-*.lock, locked: the folder of its name is made only then, so one without a lock is nobody's."""
+    while True:
+        claim = tempfile.NamedTemporaryFile(prefix=".import-", suffix=".lock", dir=root, delete=False)  # noqa: SIM115
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        if Path(claim.name).exists():
+            return claim
+        claim.close()  # taken for a leftover before it was locked
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove what killed processes left: nobody holds its lock."""
+    for lock in {path.with_suffix(".lock") for path in root.glob(".import-*")}:
+        with suppress(OSError), lock.open("a") as claim:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError where a living process has it
+            work = lock.with_suffix("")
+            for old in work.glob("old-*"):  # killed when it was moved aside and the new one was not in its place
+                place = root / old.name.removeprefix("old-")
+                if not place.exists():
+                    old.rename(place)
+            shutil.rmtree(work, ignore_errors=True)
+            lock.unlink()
 
 
 def _replace(new: Path, place: Path) -> None:
     """Put a folder in its place; the old one is moved aside first and put back if that fails."""
-    old = new.with_name("old")
+    old = new.with_name(f"old-{place.name}")
     if place.exists():
         place.rename(old)
     try:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, get_args
 
-from metadr.data.archives import shown, unpack_into
+from metadr.data.archives import Refused, shown, unpack_into
 from metadr.errors import UserError
 from metadr.files import told
 from metadr.packs.content import (
@@ -79,7 +79,10 @@ def unpack(files: Sequence[str | Path], *, out: str | Path = "runs", replace: bo
             folder = staging / str(number)
             with told(folder):
                 folder.mkdir()
-            unpack_into(file, folder)
+            try:
+                unpack_into(file, folder)
+            except Refused as error:
+                raise _refused(file, error.why) from None
             runs += _runs_of(file, folder)
         conflicts = [run for run in runs if _verdict(run, root / run.name) == "conflict"]
         if conflicts and not replace:
@@ -303,6 +306,10 @@ def _conflict(runs: list[_Staged], root: Path) -> UserError:
 
 def _no_pack(file: Path) -> UserError:
     return UserError(f"{file} is no pack of runs, or its beginning is damaged. Give one of 'metadr results pack'.")
+
+
+def _refused(file: Path, why: str) -> UserError:
+    return UserError(f"{file} is refused: {why}. Nothing was unpacked: give a file as 'metadr results pack' wrote it.")
 
 
 def _damaged(file: Path, how: str) -> UserError:
