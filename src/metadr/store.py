@@ -37,8 +37,9 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
-        "data": benchmark_of(recipe).fingerprint_of(recipe.order),
+        "data": benchmark_of(recipe).fingerprint_of(recipe.domains),
         "order": list(recipe.order),
+        **({"tested": list(recipe.tested)} if recipe.tested else {}),  # older runs do not have it
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,
         "memory_choice": recipe.memory_choice,

@@ -27,12 +27,22 @@ class Record(NamedTuple):
         return tuple(self.identity["order"])
 
     @property
+    def tested(self) -> tuple[str, ...]:
+        """Domains that it was only tested on."""
+        return tuple(self.identity.get("tested", ()))
+
+    @property
     def seed(self) -> int:
         return int(self.identity["seed"])
 
     @property
     def scores(self) -> list[list[float]]:
         return scores_of(self.rows, self.order)
+
+    def final(self, domain: str) -> float:
+        """The score on a domain at the end of the sequence."""
+        (value,) = (row["value"] for row in self.rows if (row["after"], row["on"]) == (self.order[-1], domain))
+        return float(value)
 
     @property
     def summary(self) -> Summary:
@@ -95,6 +105,7 @@ def _read_folder(folder: Path) -> Record:
 def _whole(record: Record) -> Record:
     """Touch what tables are made from, so that a record that lacks some of it is refused here."""
     _ = record.title, record.seed, record.scores, record.made_with
+    _ = [record.final(name) for name in (*record.order, *record.tested)]
     return record
 
 
