@@ -265,7 +265,10 @@ class _Sequence:
     def _resume_or_start(self) -> None:
         checkpoint = self.directory.load()
         if checkpoint is None:
-            environment_now = {**environment(self.device), "data": dict(zip(self.recipe.domains, self.data, strict=True))}
+            environment_now = {
+                **environment(self.device),
+                "data": dict(zip(self.recipe.domains, self.data, strict=True)),
+            }
             self.directory.write("environment.json", environment_now)
             self._begin()
             self._test(after=UNTRAINED)

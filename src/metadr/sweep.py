@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -42,18 +42,29 @@ class Outcome(NamedTuple):
 
 
 def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Plan:
+    """What is to be done for recipes that are all run over the same seeds."""
+    return plan_jobs([Job(recipe, seed) for seed in seeds for recipe in recipes], out)
+
+
+def jobs_of(seeds_of: Mapping[Recipe, int]) -> list[Job]:
+    """Every recipe over its own number of seeds: the first of all of them, then the second."""
+    most = max(seeds_of.values(), default=0)
+    return [Job(recipe, seed) for seed in range(most) for recipe, seeds in seeds_of.items() if seed < seeds]
+
+
+def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:
     """Check every recipe, then tell the runs that are missing from those that are there."""
     problems = []
-    for recipe in recipes:
+    for recipe in dict.fromkeys(job.recipe for job in jobs):
         try:
             check_recipe(recipe)
         except UserError as error:
             problems.append(f"{recipe.method_name}: {error}")
     if problems:
         raise UserError("Nothing was started. " + " ".join(problems))
-    jobs = [Job(recipe, seed) for seed in seeds for recipe in recipes]
     finished = [job for job in jobs if RunDirectory(out, job.recipe, job.seed).finished]
-    return Plan([job for job in jobs if job not in finished], finished)
+    there = set(finished)
+    return Plan([job for job in jobs if job not in there], finished)
 
 
 class Standing(NamedTuple):

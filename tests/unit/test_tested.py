@@ -57,5 +57,5 @@ def test_a_domain_is_named_once(tested: tuple[str, ...]) -> None:
 
 
 def test_a_domain_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match="No domain 'synn' in benchmark 'digits'. Closest: 'syn'"):
+    with pytest.raises(UserError, match=r"No domain 'synn' in benchmark 'digits'\. Closest: 'syn'"):
         make_recipe("digits", order=("mnist",), tested=("synn",))
