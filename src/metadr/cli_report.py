@@ -11,7 +11,7 @@ from metadr.errors import UserError
 from metadr.provenance import published_files
 from metadr.recipes import OF_THE_PAPER, get_table
 from metadr.report import Record, compare, group, read_records, text_table, write_report
-from metadr.report.compare import Comparison
+from metadr.report.comparison import Comparison
 from metadr.report.write import FIGURES, Format, rendered, write_comparison
 
 console = Console(highlight=False, width=None if Console().is_terminal else 120)

@@ -1,6 +1,6 @@
 """Tables and figures: pure functions of finished runs."""
 
-from metadr.report.compare import Cell, Comparison, compare
+from metadr.report.comparison import Cell, Comparison, compare
 from metadr.report.figures import sequence_figure
 from metadr.report.paper import PAPER, Published
 from metadr.report.records import Record, read_records

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from metadr.recipes.figure3 import SETS, USUAL
-from metadr.report.compare import DOMAIN_TITLES, MISSING, Comparison
+from metadr.report.comparison import DOMAIN_TITLES, MISSING, Comparison
 from metadr.report.figures import PAPER_COLOURS
 from metadr.report.records import Record
 from metadr.report.tables import spread

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 
-from metadr.report.compare import Cell, Comparison
+from metadr.report.comparison import Cell, Comparison
 
 LINES = ("ours", "paper", "difference")
 NOT_PRINTED = "-"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from metadr.errors import UserError
 from metadr.files import write_file
-from metadr.report.compare import Comparison
+from metadr.report.comparison import Comparison
 from metadr.report.figure3 import digits_figure
 from metadr.report.figures import sequence_figure
 from metadr.report.records import Record, pack_records
