@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from metadr.errors import UserError
+from metadr.errors import UserError, unknown
 from metadr.provenance import published_files
 from metadr.recipes import OF_THE_PAPER, get_table
 from metadr.report import Record, compare, group, read_records, text_table, write_report
@@ -44,6 +44,8 @@ def report(
             f"Tables: {', '.join(OF_THE_PAPER)}."
         )
     folder = Path(source)
+    if len(folder.parts) == 1 and not folder.exists():
+        raise unknown("table or folder of runs", source, OF_THE_PAPER, hint="List all with 'metadr list tables'.")
     records = read_records(folder)
     print_tables(records, ddof=ddof)
     stem = output or (folder.with_suffix("") if folder.is_file() else folder / "report")
