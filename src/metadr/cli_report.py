@@ -35,7 +35,7 @@ def report(
     CSV, with the figure and the records.
     """
     if source in OF_THE_PAPER:
-        made = _comparison(source, runs, seeds, ddof)
+        made = comparison(source, runs, seeds=seeds, ddof=ddof)
         print_comparison(made, _format(source, format_, output), output)
         return
     if runs or format_ or seeds:
@@ -70,7 +70,8 @@ def print_written(paths: list[Path]) -> None:
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
 
 
-def _comparison(name: str, runs: Path | None, seeds: int | None, ddof: int) -> Comparison:
+def comparison(name: str, runs: Path | None = None, *, seeds: int | None = None, ddof: int = 1) -> Comparison:
+    """A table of the paper with the runs of a folder, or with those that are published in results/."""
     table = get_table(name).with_seeds(seeds)
     if runs is not None:
         return compare(table, read_records(runs), ddof=ddof)

@@ -138,7 +138,7 @@ def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path
         (["table1", "-o", "table1.pdf"], "'table1' is no figure. Figures: figure3."),
         (["nowhere", "--format", "md"], "'nowhere' is none. Tables: table1, table3"),
         (["table1", "--runs", "nowhere"], "No folder nowhere."),
-        (["table12"], "No table or folder of runs 'table12'. Closest: 'table11'."),
+        (["table12"], "No table or folder of runs 'table12'. Closest: 'table1'."),
     ],
     ids=str,
 )
