@@ -28,7 +28,7 @@ from metadr.run import run as run_recipe
 from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.survey import survey
-from metadr.sweep import Job, jobs_of, plan_jobs
+from metadr.sweep import Job, jobs_of, plan_jobs, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
 
@@ -343,6 +343,7 @@ def _sweep_and_report(
     )
     if jobs.missing:
         console.print(str(estimate(jobs.missing, out, pick_device(device))), soft_wrap=True)
+    started = time.monotonic()
     with Stop(minutes) as stop, Watch(console) as watch:
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     if stop.interrupted:
@@ -356,11 +357,15 @@ def _sweep_and_report(
         print_tables(records)
         print_written(write_report(records, stem))
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
+    if jobs.missing:
+        ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
+        console.print(f"{table.name}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
         console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
     if outcome.failed:
-        reasons = " ".join(f"{job.title}: {reason}" for job, reason in outcome.failed)
+        titles = titles_of(jobs.missing)
+        reasons = " ".join(f"{titles[job]}: {reason}" for job, reason in outcome.failed)
         raise UserError(
             f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
             f"each keeps its traceback in failed.json. {reasons}"

@@ -5,8 +5,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from metadr import settings
 from metadr.benchmarks import check_recipe, training_of
 from metadr.core import Recipe
 from metadr.engine.ground import check_precision
@@ -25,6 +26,30 @@ class Job(NamedTuple):
     @property
     def title(self) -> str:
         return f"{self.recipe.benchmark} {self.recipe.method_name} seed {self.seed}"
+
+
+def titles_of(jobs: Sequence[Job]) -> dict[Job, str]:
+    """A title for every job; where several would have the same, what tells them apart is added."""
+    alike: dict[str, list[Job]] = {}
+    for job in dict.fromkeys(jobs):
+        alike.setdefault(job.title, []).append(job)
+    titles = {}
+    for title, those in alike.items():
+        all_settings = {job: _settings(job.recipe) for job in those}
+        names = dict.fromkeys(name for each in all_settings.values() for name in each)
+        differing = [name for name in names if len({str(each.get(name)) for each in all_settings.values()}) > 1]
+        for job, own in all_settings.items():
+            told = ", ".join(f"{name} {own[name]}" for name in differing if name in own)
+            titles[job] = f"{title} ({told})" if told else title
+    return titles
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """All that may differ between recipes of one method, by the shortest names."""
+    parts = {name: getattr(part, name) for part in recipe.method for name in settings.names(type(part))}
+    memory = {"memory": recipe.memory_per_domain, "choice": recipe.memory_choice}
+    orders = {"order": " → ".join(recipe.order), "tested": ", ".join(recipe.tested)}
+    return {**orders, **memory, **parts, **dict(recipe.overrides), **dict(recipe.data)}
 
 
 class Plan(NamedTuple):
@@ -111,7 +136,7 @@ def sweep(
     chosen = pick_device(device)  # a wrong one is refused once, not once a run
     for training in {training_of(job.recipe) for job in jobs}:
         check_precision(training, chosen)
-    outcome, tally = Outcome([], []), _Tally(jobs)
+    outcome, tally, titles = Outcome([], []), _Tally(jobs), titles_of(jobs)
     # A checkpoint stops all lanes while it is written; on a GPU that would be every other second.
     seconds = 30 if chosen.type == "cpu" else 300
 
@@ -124,7 +149,7 @@ def sweep(
         if happened.progress is not None:
             tally.went_on(job, happened.progress)
             if watcher:
-                watcher.show(job.title, happened.progress)
+                watcher.show(titles[job], happened.progress)
         elif happened.error is not None:
             outcome.failed.append((job, _keep(happened.error, RunDirectory(out, job.recipe, job.seed))))
         else:
@@ -132,7 +157,7 @@ def sweep(
         if watcher:
             if happened.progress is None:
                 what = "failed" if happened.error else "done"
-                watcher.end(job.title, f"{job.title}: {what} in {tally.ended(job):.0f} s")
+                watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
 

@@ -56,6 +56,7 @@ def test_a_sweep_plans_says_the_cost_runs_and_ends_with_the_table(
     assert "2 recipes x 3 seeds, 0 finished, 6 to run." in ended.out
     assert "12 steps to take; how long they take is unknown" in ended.out
     assert ended.out.count("done in") == 6
+    assert "table4: 6 of 6 runs done, 0 failed, in 0:0" in ended.out
     table = lines_of(ended.out)
     assert table[0] == ["method", "", "MNIST-M", "SYN", "SVHN"]
     assert all(cell.endswith("(3)") for cell in table[2][2:] + table[5][2:])

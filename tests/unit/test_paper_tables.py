@@ -11,7 +11,7 @@ from metadr.recipes import OF_THE_PAPER, get_table
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
-from metadr.sweep import Job, jobs_of
+from metadr.sweep import Job, jobs_of, titles_of
 
 NOT_PRINTED = ("L2", "EWC")
 PRINTED = [name for name in OF_THE_PAPER if name in PAPER]
@@ -101,6 +101,20 @@ def test_jobs_are_the_first_seed_of_all_then_the_second() -> None:
     one, two = recipe_of("table3", "recall"), recipe_of("table3", "adapt")
     assert jobs_of({one: 3, two: 1}) == [Job(one, 0), Job(two, 0), Job(one, 1), Job(one, 2)]
     assert jobs_of({}) == []
+
+
+def test_jobs_of_one_method_are_told_apart() -> None:
+    for name in OF_THE_PAPER:
+        jobs = jobs_of(get_table(name).seeds_of)
+        assert len(set(titles_of(jobs).values())) == len(jobs)
+    titles = list(titles_of(jobs_of(get_table("table6").with_seeds(1).seeds_of)).values())
+    assert titles == [
+        "digits naive seed 0",
+        "digits meta-dr seed 0 (recall 0.1)",
+        "digits meta-dr seed 0 (recall 1.0)",
+    ]
+    titles = list(titles_of(jobs_of(get_table("table11").seeds_of)).values())
+    assert titles[0] == "digits gem seed 0 (order mnist → mnist_m → syn → svhn)"
 
 
 def test_weights_of_the_terms() -> None:
