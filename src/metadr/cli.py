@@ -11,21 +11,24 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from metadr import cli_data, cli_results, listing, settings
+from metadr import cli_data, cli_report, cli_results, listing, settings
 from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
+from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe, Training
+from metadr.cost import estimate
 from metadr.display import Watch, duration, working
 from metadr.errors import UserError, unknown
 from metadr.files import write_file
 from metadr.progress import Work
-from metadr.recipes import Table, get_table
-from metadr.report import Record, group, read_records, text_table, write_report
-from metadr.run import Progress
+from metadr.recipes import OF_THE_PAPER, Table, get_table
+from metadr.report import Record, compare, read_records, write_comparison, write_report
+from metadr.report.write import every_format
+from metadr.run import Progress, pick_device
 from metadr.run import run as run_recipe
 from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.survey import survey
-from metadr.sweep import Job, plan
+from metadr.sweep import Job, jobs_of, plan_jobs, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
 
@@ -57,6 +60,7 @@ bench = typer.Typer(help="Measure speed against what users could pick instead.",
 app.add_typer(bench, name="bench")
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_results.app, name="results")
+app.command()(cli_report.report)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
@@ -128,7 +132,7 @@ def run(
             capture=not eager,
             watch=look,
         )
-    _print_tables(read_records(result.path))
+    print_tables(read_records(result.path))
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
 
 
@@ -145,11 +149,12 @@ def sweep(
     eager: Eager = False,
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
-    chosen = get_table(table, tiny=tiny)
-    recipes = [with_training(recipe, **_assignments(set_ or [])) for recipe in chosen.recipes]
+    chosen, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
+    if fields or tiny:
+        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in fields.items())])
+        chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
     _sweep_and_report(
-        chosen._replace(recipes=tuple(recipes)),
-        seeds or chosen.seeds,
+        chosen.changed(lambda recipe: with_training(recipe, **fields)),
         out,
         out / table,
         device=device,
@@ -162,23 +167,10 @@ def sweep(
 @app.command()
 def demo(seeds: Seeds = None, out: Out = Path("runs/demo"), device: Device = "cpu", tiny: Tiny = False) -> None:
     """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits."""
-    chosen = get_table("demo", tiny=tiny)
+    chosen = get_table("demo", tiny=tiny).with_seeds(seeds)
     started = time.monotonic()
-    _sweep_and_report(chosen, seeds or chosen.seeds, out, out / "demo", device=device)
+    _sweep_and_report(chosen, out, out / "demo", device=device)
     console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
-
-
-@app.command()
-def report(
-    source: Annotated[Path, typer.Argument(help="a folder of runs, or a .json file that a report wrote")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="path of the files, without suffix")] = None,
-    ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
-) -> None:
-    """Print the table of finished runs and write it as Markdown and CSV, with the figure and the records."""
-    records = read_records(source)
-    _print_tables(records, ddof=ddof)
-    stem = output or (source.with_suffix("") if source.is_file() else source / "report")
-    _print_written(write_report(records, stem, ddof=ddof))
 
 
 @app.command()
@@ -341,31 +333,43 @@ def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
 
 
 def _sweep_and_report(
-    table: Table, num_seeds: int, out: Path, stem: Path, *, minutes: float | None = None, **options: Any
+    table: Table, out: Path, stem: Path, *, device: str, minutes: float | None = None, **options: Any
 ) -> None:
     with working(console) as tell:
-        for recipe in {(each.benchmark, each.data, each.order): each for each in table.recipes}.values():
+        for recipe in {(each.benchmark, each.data, frozenset(each.domains)): each for each in table.recipes}.values():
             prepare(recipe, tell)
-    jobs = plan(table.recipes, range(num_seeds), out)
+    jobs = plan_jobs(jobs_of(table.seeds_of), out)
+    seeds = " to ".join(str(count) for count in sorted({min(table.seeds_of.values()), table.seeds}))
     console.print(
-        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {num_seeds} seeds, "
+        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )
+    if jobs.missing:
+        console.print(str(estimate(jobs.missing, out, pick_device(device))), soft_wrap=True)
+    started = time.monotonic()
     with Stop(minutes) as stop, Watch(console) as watch:
-        outcome = sweep_jobs(jobs.missing, out=out, watcher=watch, stop=stop, **options)
+        outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     if stop.interrupted:
         raise Stopped
     records = _records_of([*jobs.finished, *outcome.done], out)
-    if records:
-        _print_tables(records)
-        _print_written(write_report(records, stem))
+    if records and table.name in OF_THE_PAPER:
+        made = compare(table, records)
+        cli_report.print_comparison(made, "md", None)
+        print_written(write_comparison(made, every_format(made, stem)))
+    elif records:
+        print_tables(records)
+        print_written(write_report(records, stem))
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
+    if jobs.missing:
+        ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
+        console.print(f"{table.name}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
         console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
     if outcome.failed:
-        reasons = " ".join(f"{job.title}: {reason}" for job, reason in outcome.failed)
+        titles = titles_of(jobs.missing)
+        reasons = " ".join(f"{titles[job]}: {reason}" for job, reason in outcome.failed)
         raise UserError(
             f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
             f"each keeps its traceback in failed.json. {reasons}"
@@ -377,17 +381,7 @@ def _records_of(jobs: list[Job], out: Path) -> list[Record]:
     return [record for path in paths for record in read_records(path)]
 
 
-def _print_tables(records: list[Record], *, ddof: int = 1) -> None:
-    for title, groups in group(records).items():
-        console.print(text_table(title, groups, ddof=ddof))
-
-
 def _write_json(measured: dict[str, Any], output: Path | None) -> None:
     if output:
         write_file(output, (json.dumps(measured, indent=1) + "\n").encode())
-        _print_written([output])
-
-
-def _print_written(paths: list[Path]) -> None:
-    for path in paths:
-        console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
+        print_written([output])

@@ -331,6 +331,7 @@ class Recipe:
     memory_per_domain: int = setting(0, "images kept of every past domain (M), for ER and GEM", low=0)
     memory_choice: Literal["random", "first"] = setting("random", "keep M random images of a domain, or its first M")
     access: Access = setting("current", "training data: of the current domain, of those so_far, or of all (oracles)")
+    tested: tuple[str, ...] = setting((), "further domains to test on, which are never trained on")
     overrides: tuple[tuple[str, Any], ...] = ()  # of the benchmark's training
     data: tuple[tuple[str, Any], ...] = ()  # of the settings of the benchmark's data
 
@@ -345,6 +346,11 @@ class Recipe:
         object.__setattr__(self, "data", tuple(sorted(dict(self.data).items())))
         if not self.order or len(set(self.order)) < len(self.order):
             raise UserError(f"The order of domains must name each domain once. Got {', '.join(self.order) or 'none'}.")
+        if len(set(self.domains)) < len(self.domains):
+            raise UserError(
+                f"Domains to test on must be named once, and not be in the order, whose domains are tested on anyway. "
+                f"Got {', '.join(self.tested)} after {', '.join(self.order)}."
+            )
         remembering = [part.name for part in parts if part.uses_memory]
         if remembering and not self.memory_per_domain:
             raise UserError(
@@ -355,6 +361,11 @@ class Recipe:
                 f"memory_per_domain is {self.memory_per_domain}, but no part of method '{self.method_name}' uses a "
                 "memory. Add 'er' or 'gem' to the method, or set it to 0."
             )
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """All that are tested on: those that are trained on, in order, and then the others."""
+        return (*self.order, *self.tested)
 
     @property
     def method_name(self) -> str:

@@ -21,15 +21,15 @@ _RESIDENTS: WeakValueDictionary[tuple[object, ...], Resident] = WeakValueDiction
 
 
 def load_domains(recipe: Recipe, device: torch.device) -> list[Resident]:
-    """The domains of a recipe on a device, those that another run holds among them."""
-    residents = [_resident(recipe, name, device) for name in recipe.order]
+    """The domains of a recipe on a device, in order, then those it is only tested on; other runs may hold them too."""
+    residents = [_resident(recipe, name, device) for name in recipe.domains]
     _check_mixed(recipe, [resident.domain for resident in residents])
     return residents
 
 
 def read_domains(recipe: Recipe) -> list[Domain]:
     """The domains of a recipe as they are read, as its task wants them and, where they are mixed, of one shape."""
-    domains = [_read(recipe, name) for name in recipe.order]
+    domains = [_read(recipe, name) for name in recipe.domains]
     _check_mixed(recipe, domains)
     return domains
 

@@ -187,8 +187,9 @@ def _recipes() -> list[TextTable]:
 
 
 def _tables() -> list[TextTable]:
-    rows = [(name, get_table(name).about, str(len(get_table(name).recipes))) for name in TABLES]
-    return [_table("tables (metadr sweep TABLE)", ("name", "what", "recipes"), rows)]
+    made = [get_table(name) for name in TABLES]
+    rows = [(each.name, each.about, str(len(each.recipes)), str(sum(each.seeds_of.values()))) for each in made]
+    return [_table("tables (metadr sweep TABLE, metadr report TABLE)", ("name", "what", "recipes", "runs"), rows)]
 
 
 def _methods() -> list[TextTable]:

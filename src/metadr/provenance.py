@@ -41,6 +41,15 @@ def commit() -> dict[str, Any]:
     }
 
 
+def published_files(pattern: str) -> list[Path]:
+    """Files of results/ in the checkout that this package runs from, or else in the current folder."""
+    for folder in (Path(__file__).resolve().parents[2] / "results", Path("results")):
+        found = sorted(folder.glob(pattern))
+        if found:
+            return found
+    return []
+
+
 def processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

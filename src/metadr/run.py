@@ -176,13 +176,14 @@ class _Sequence:
         self.training = training_of(recipe)
         self.task = benchmark_of(recipe).task
         self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
-        self.domains = [resident.domain for resident in self._residents]
+        self.tested = [resident.domain for resident in self._residents]
+        self.domains = self.tested[: len(recipe.order)]  # to train on
         self.data = [resident.fingerprint for resident in self._residents]
         with torch.random.fork_rng(devices=[]):
             # The CPU's stream alone: torch.manual_seed would move the caller's on GPUs too.
             torch.default_generator.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
-        check_fit(self.training, Network(module, self.task), self.domains)
+        check_fit(self.training, Network(module, self.task), self.tested)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
@@ -264,7 +265,10 @@ class _Sequence:
     def _resume_or_start(self) -> None:
         checkpoint = self.directory.load()
         if checkpoint is None:
-            environment_now = {**environment(self.device), "data": dict(zip(self.recipe.order, self.data, strict=True))}
+            environment_now = {
+                **environment(self.device),
+                "data": dict(zip(self.recipe.domains, self.data, strict=True)),
+            }
             self.directory.write("environment.json", environment_now)
             self._begin()
             self._test(after=UNTRAINED)
@@ -302,7 +306,7 @@ class _Sequence:
 
     def _test(self, *, after: str) -> None:
         """Test on all domains, seen and unseen."""
-        for domain in self.domains:
+        for domain in self.tested:
             value = score(self.task, confusion(self.learner.network, domain.test))
             row = {"after": after, "on": domain.name, "metric": self.task.score, "value": value}
             self.rows.append({**row, "images": domain.test.num_images})

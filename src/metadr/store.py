@@ -34,11 +34,16 @@ class Busy(UserError):
 
 def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     """All that decides a run's result, as JSON: equal identities are the same experiment."""
+    return {**description(recipe), "data": benchmark_of(recipe).fingerprint_of(recipe.domains), "seed": seed}
+
+
+def description(recipe: Recipe) -> dict[str, Any]:
+    """What of it is known without the data, for all seeds."""
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
-        "data": benchmark_of(recipe).fingerprint_of(recipe.order),
         "order": list(recipe.order),
+        **({"tested": list(recipe.tested)} if recipe.tested else {}),  # older runs do not have it
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,
         "memory_choice": recipe.memory_choice,
@@ -48,7 +53,6 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
             for name, value in dataclasses.asdict(training_of(recipe)).items()
             if (name, value) not in LATER_FIELDS
         },
-        "seed": seed,
     }
 
 

@@ -2,11 +2,12 @@
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from metadr import settings
 from metadr.benchmarks import check_recipe, training_of
 from metadr.core import Recipe
 from metadr.engine.ground import check_precision
@@ -27,6 +28,30 @@ class Job(NamedTuple):
         return f"{self.recipe.benchmark} {self.recipe.method_name} seed {self.seed}"
 
 
+def titles_of(jobs: Sequence[Job]) -> dict[Job, str]:
+    """A title for every job; where several would have the same, what tells them apart is added."""
+    alike: dict[str, list[Job]] = {}
+    for job in dict.fromkeys(jobs):
+        alike.setdefault(job.title, []).append(job)
+    titles = {}
+    for title, those in alike.items():
+        all_settings = {job: _settings(job.recipe) for job in those}
+        names = dict.fromkeys(name for each in all_settings.values() for name in each)
+        differing = [name for name in names if len({str(each.get(name)) for each in all_settings.values()}) > 1]
+        for job, own in all_settings.items():
+            told = ", ".join(f"{name} {own[name]}" for name in differing if name in own)
+            titles[job] = f"{title} ({told})" if told else title
+    return titles
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """All that may differ between recipes of one method, by the shortest names."""
+    parts = {name: getattr(part, name) for part in recipe.method for name in settings.names(type(part))}
+    memory = {"memory": recipe.memory_per_domain, "choice": recipe.memory_choice}
+    orders = {"order": " → ".join(recipe.order), "tested": ", ".join(recipe.tested)}
+    return {**orders, **memory, **parts, **dict(recipe.overrides), **dict(recipe.data)}
+
+
 class Plan(NamedTuple):
     """What a sweep has to do."""
 
@@ -42,18 +67,29 @@ class Outcome(NamedTuple):
 
 
 def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Plan:
+    """What is to be done for recipes that are all run over the same seeds."""
+    return plan_jobs([Job(recipe, seed) for seed in seeds for recipe in recipes], out)
+
+
+def jobs_of(seeds_of: Mapping[Recipe, int]) -> list[Job]:
+    """Every recipe over its own number of seeds: the first of all of them, then the second."""
+    most = max(seeds_of.values(), default=0)
+    return [Job(recipe, seed) for seed in range(most) for recipe, seeds in seeds_of.items() if seed < seeds]
+
+
+def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:
     """Check every recipe, then tell the runs that are missing from those that are there."""
     problems = []
-    for recipe in recipes:
+    for recipe in dict.fromkeys(job.recipe for job in jobs):
         try:
             check_recipe(recipe)
         except UserError as error:
             problems.append(f"{recipe.method_name}: {error}")
     if problems:
         raise UserError("Nothing was started. " + " ".join(problems))
-    jobs = [Job(recipe, seed) for seed in seeds for recipe in recipes]
     finished = [job for job in jobs if RunDirectory(out, job.recipe, job.seed).finished]
-    return Plan([job for job in jobs if job not in finished], finished)
+    there = set(finished)
+    return Plan([job for job in jobs if job not in there], finished)
 
 
 class Standing(NamedTuple):
@@ -100,7 +136,7 @@ def sweep(
     chosen = pick_device(device)  # a wrong one is refused once, not once a run
     for training in {training_of(job.recipe) for job in jobs}:
         check_precision(training, chosen)
-    outcome, tally = Outcome([], []), _Tally(jobs)
+    outcome, tally, titles = Outcome([], []), _Tally(jobs), titles_of(jobs)
     # A checkpoint stops all lanes while it is written; on a GPU that would be every other second.
     seconds = 30 if chosen.type == "cpu" else 300
 
@@ -113,7 +149,7 @@ def sweep(
         if happened.progress is not None:
             tally.went_on(job, happened.progress)
             if watcher:
-                watcher.show(job.title, happened.progress)
+                watcher.show(titles[job], happened.progress)
         elif happened.error is not None:
             outcome.failed.append((job, _keep(happened.error, RunDirectory(out, job.recipe, job.seed))))
         else:
@@ -121,7 +157,7 @@ def sweep(
         if watcher:
             if happened.progress is None:
                 what = "failed" if happened.error else "done"
-                watcher.end(job.title, f"{job.title}: {what} in {tally.ended(job):.0f} s")
+                watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
 

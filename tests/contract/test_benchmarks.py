@@ -209,10 +209,10 @@ def distinct_tiny_recipes():
 
 @pytest.mark.parametrize("recipe", distinct_tiny_recipes())
 def test_every_method_runs_in_its_tiny_form(recipe, tmp_path, toys):
-    loaded(get_benchmark(recipe.benchmark), recipe.order)
+    loaded(get_benchmark(recipe.benchmark), recipe.domains)
     result = run(recipe, seed=0, out=tmp_path, device="cpu")
     assert [(row["after"], row["on"]) for row in result.rows] == [
-        (after, on) for after in (UNTRAINED, *recipe.order) for on in recipe.order
+        (after, on) for after in (UNTRAINED, *recipe.order) for on in recipe.domains
     ]
     assert all(math.isfinite(row["value"]) and 0 <= row["value"] <= 100 for row in result.rows)
     assert all(math.isfinite(value) for value in result.summary)

@@ -36,7 +36,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: Path) -> None
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = {name.removeprefix("metadr/") for name in names if name.startswith("metadr/")}
-    here = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")}
+    here = {path.relative_to(SOURCE).as_posix() for kind in ("*.py", "*.csv") for path in SOURCE.rglob(kind)}
     assert here <= package
     assert "py.typed" in package
     assert {Path(name).parts[0].split("-")[0] for name in names} == {"metadr"}

@@ -16,15 +16,16 @@ LAYERS = [
     ["transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
     ["benchmarks"],
-    ["engine"],
+    ["engine", "recipes"],
     ["evaluate"],
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
-    ["lanes", "stopping", "recipes", "report", "survey"],
+    ["lanes", "stopping", "report", "survey"],
     ["sweep"],
     ["display", "bench", "packs"],
-    ["listing", "cli_data", "cli_results"],
+    ["cost"],
+    ["listing", "cli_data", "cli_report", "cli_results"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

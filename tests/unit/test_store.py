@@ -104,8 +104,14 @@ def test_the_key_depends_on_the_recipe(changes: dict[str, Any]) -> None:
 
 def test_every_field_of_a_recipe_is_in_its_identity() -> None:
     """A field that is added to Recipe and forgotten here would let different runs share a folder."""
-    stated = set(identity(metadr.recipe("toy"), 0)) - {"format", "seed", "training"}
+    stated = set(identity(metadr.recipe("toy", order=("a",), tested=("b",)), 0)) - {"format", "seed", "training"}
     assert stated == {field.name for field in dataclasses.fields(Recipe)} - {"overrides"}
+
+
+def test_the_key_depends_on_what_is_tested_and_older_keys_hold() -> None:
+    alone = metadr.recipe("toy", order=("a",))
+    assert "tested" not in identity(alone, 0)
+    assert key_of(alone, 0) != key_of(dataclasses.replace(alone, tested=("b",)), 0)
 
 
 def test_the_key_depends_on_the_seed() -> None:

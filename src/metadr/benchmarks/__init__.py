@@ -16,7 +16,7 @@ from metadr.progress import Watch
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, FOLDER)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
-RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order")
+RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")
 
 
 def register(benchmark: Benchmark) -> Benchmark:
@@ -45,7 +45,7 @@ def benchmark_of(recipe: Recipe) -> Benchmark:
 def prepare(recipe: Recipe, watch: Watch | None = None) -> Mapping[str, Found]:
     """Decode what a recipe needs and was not decoded before, and say what was found, by domain."""
     benchmark = benchmark_of(recipe)
-    return benchmark.prepare(recipe.order, watch) if benchmark.prepare else {}
+    return benchmark.prepare(recipe.domains, watch) if benchmark.prepare else {}
 
 
 def training_of(recipe: Recipe) -> Training:
@@ -60,7 +60,7 @@ def training_of(recipe: Recipe) -> Training:
 def check_recipe(recipe: Recipe) -> Recipe:
     """Refuse what can be seen to be wrong before any data is read."""
     benchmark = benchmark_of(recipe)
-    for domain in recipe.order:
+    for domain in recipe.domains:
         if domain not in benchmark.domains:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
     models.check_model(training_of(recipe).model)

@@ -4,13 +4,39 @@ from collections.abc import Callable
 
 from metadr.core import Recipe
 from metadr.errors import unknown
-from metadr.recipes import demo, embedded, precision
-from metadr.recipes.table import Table
+from metadr.recipes import (
+    demo,
+    embedded,
+    figure3,
+    precision,
+    table1,
+    table3,
+    table4,
+    table6,
+    table7,
+    table8,
+    table10,
+    table11,
+)
+from metadr.recipes.table import Row, Table
 
+# The paper's, by its numbers.
+OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
+    "table1": table1.table,
+    "table3": table3.table,
+    "table4": table4.table,
+    "table6": table6.table,
+    "table7": table7.table,
+    "table8": table8.table,
+    "table10": table10.table,
+    "table11": table11.table,
+    "figure3": figure3.table,
+}
 TABLES: dict[str, Callable[[bool], Table]] = {
     "demo": demo.table,
     "embedded": embedded.table,
     "precision": precision.table,
+    **OF_THE_PAPER,
 }
 
 
@@ -24,4 +50,4 @@ def all_recipes() -> list[Recipe]:
     return [recipe for name in TABLES for recipe in get_table(name).recipes]
 
 
-__all__ = ["TABLES", "Table", "all_recipes", "get_table"]
+__all__ = ["OF_THE_PAPER", "TABLES", "Row", "Table", "all_recipes", "get_table"]

@@ -5,11 +5,11 @@ metadr demo --seeds 3       the published result, results/demo.md
 """
 
 from metadr.benchmarks import make_recipe
-from metadr.recipes.table import Table
+from metadr.recipes.table import Table, plain
 
 METHODS = ("naive", "dr", "meta-dr")
 
 
 def table(tiny: bool = False) -> Table:
-    recipes = tuple(make_recipe("embedded/p1", method, tiny=tiny) for method in METHODS)
-    return Table("demo", "naive, dr and meta-dr on the embedded digits", recipes)
+    recipes = (make_recipe("embedded/p1", method, tiny=tiny) for method in METHODS)
+    return Table("demo", "naive, dr and meta-dr on the embedded digits", plain(recipes))

@@ -4,7 +4,7 @@ metadr sweep embedded       every row of the paper's Table 1, and GEM
 """
 
 from metadr.benchmarks import make_recipe
-from metadr.recipes.table import Table
+from metadr.recipes.table import Table, plain
 
 METHODS = (
     "naive",
@@ -25,5 +25,5 @@ METHODS = (
 
 
 def table(tiny: bool = False) -> Table:
-    recipes = tuple(make_recipe("embedded/p1", method, tiny=tiny) for method in METHODS)
-    return Table("embedded", "every method on the embedded digits, handwritten to street", recipes)
+    recipes = (make_recipe("embedded/p1", method, tiny=tiny) for method in METHODS)
+    return Table("embedded", "every method on the embedded digits, handwritten to street", plain(recipes))

@@ -4,11 +4,11 @@ metadr sweep precision       fp32, tf32 and bf16, three seeds each; a GPU and th
 """
 
 from metadr.benchmarks import make_recipe
-from metadr.recipes.table import Table
+from metadr.recipes.table import Table, plain
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def table(tiny: bool = False) -> Table:
-    recipes = tuple(make_recipe("digits/p1", "meta-dr", tiny=tiny, precision=each) for each in PRECISIONS)
-    return Table("precision", "Meta-DR on the digits in each precision", recipes, seeds=3)
+    recipes = (make_recipe("digits/p1", "meta-dr", tiny=tiny, precision=each) for each in PRECISIONS)
+    return Table("precision", "Meta-DR on the digits in each precision", plain(recipes, seeds=3))

@@ -1,12 +1,13 @@
 """Finished runs as records: from run directories, or from a file that a report kept."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from metadr.errors import UserError
 from metadr.evaluate import Summary, summarise
-from metadr.run import scores_of
+from metadr.run import UNTRAINED, scores_of
 from metadr.store import finished_runs
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
@@ -27,12 +28,22 @@ class Record(NamedTuple):
         return tuple(self.identity["order"])
 
     @property
+    def tested(self) -> tuple[str, ...]:
+        """Domains that it was only tested on."""
+        return tuple(self.identity.get("tested", ()))
+
+    @property
     def seed(self) -> int:
         return int(self.identity["seed"])
 
     @property
     def scores(self) -> list[list[float]]:
         return scores_of(self.rows, self.order)
+
+    def final(self, domain: str) -> float:
+        """The score on a domain at the end of the sequence."""
+        (value,) = (row["value"] for row in self.rows if (row["after"], row["on"]) == (self.order[-1], domain))
+        return float(value)
 
     @property
     def summary(self) -> Summary:
@@ -75,7 +86,9 @@ def read_records(source: str | Path) -> list[Record]:
 
 def _read_file(path: Path) -> list[Record]:
     try:
-        return [_whole(Record(**record)) for record in json.loads(path.read_text())]
+        content = json.loads(path.read_text())
+        records = unpack_records(content) if isinstance(content, dict) else [Record(**record) for record in content]
+        return [_whole(record) for record in records]
     except _UNREADABLE as error:
         raise UserError(
             f"{path} is not a file of records ({error!r}). Give a folder of runs, or a .json file that a report wrote."
@@ -95,7 +108,55 @@ def _read_folder(folder: Path) -> Record:
 def _whole(record: Record) -> Record:
     """Touch what tables are made from, so that a record that lacks some of it is refused here."""
     _ = record.title, record.seed, record.scores, record.made_with
+    _ = [record.final(name) for name in (*record.order, *record.tested)]
     return record
+
+
+def pack_records(records: Iterable[Record]) -> str:
+    """Records as small JSON, in which a changed run is a changed line."""
+    environments: list[Any] = []
+    recipes: list[Any] = []
+    runs = []
+    for record in records:
+        identity = {name: value for name, value in record.identity.items() if name != "seed"}
+        domains = (*record.order, *record.tested)
+        images = {row["on"]: row["images"] for row in record.rows}
+        recipe = {"identity": identity, "metric": record.rows[0]["metric"], "images": [images[on] for on in domains]}
+        values = {(row["after"], row["on"]): row["value"] for row in record.rows}
+        runs.append(
+            {
+                "recipe": _place(recipe, recipes),
+                "environment": _place(record.environment, environments),
+                "seed": record.seed,
+                "seconds": record.seconds,
+                "scores": [[values[after, on] for on in domains] for after in (UNTRAINED, *record.order)],
+            }
+        )
+    parts = {"environments": environments, "recipes": recipes, "runs": runs}
+    texts = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in those) for name, those in parts.items()}
+    return "{\n" + ",\n".join(f'"{name}": [\n{text}\n]' for name, text in texts.items()) + "\n}\n"
+
+
+def unpack_records(content: dict[str, Any]) -> list[Record]:
+    """The records that `pack_records` wrote."""
+    records = []
+    for run in content["runs"]:
+        recipe = content["recipes"][run["recipe"]]
+        identity = {**recipe["identity"], "seed": run["seed"]}
+        domains = (*identity["order"], *identity.get("tested", ()))
+        rows = [
+            {"after": after, "on": on, "metric": recipe["metric"], "value": value, "images": images}
+            for after, scores in zip((UNTRAINED, *identity["order"]), run["scores"], strict=True)
+            for on, images, value in zip(domains, recipe["images"], scores, strict=True)
+        ]
+        records.append(Record(identity, content["environments"][run["environment"]], run["seconds"], rows))
+    return records
+
+
+def _place(value: Any, known: list[Any]) -> int:
+    if value not in known:
+        known.append(value)
+    return known.index(value)
 
 
 _FILES = ("recipe.json", "environment.json", "done.json", "rows.json")

@@ -28,9 +28,13 @@ class Group(NamedTuple):
     def order(self) -> tuple[str, ...]:
         return self.records[0].order
 
+    @property
+    def tested(self) -> tuple[str, ...]:
+        return self.records[0].tested
+
     def final(self, domain: str) -> list[float]:
         """The score on a domain at the end of the sequence, for each seed."""
-        return [record.scores[-1][self.order.index(domain)] for record in self.records]
+        return [record.final(domain) for record in self.records]
 
     def summary(self, name: str) -> list[float]:
         return [getattr(record.summary, name) for record in self.records]
@@ -46,6 +50,7 @@ def group(records: Iterable[Record]) -> dict[str, list[Group]]:
     sequences: dict[str, list[Group]] = {}
     for runs in (list(seeds.values()) for seeds in by_recipe.values()):
         sequence = f"{runs[0].identity['benchmark']}: {' → '.join(runs[0].order)}"
+        sequence += f", tested on {', '.join(runs[0].tested)} too" if runs[0].tested else ""
         sequences.setdefault(sequence, []).append(Group(runs[0].title, runs))
     return {sequence: sorted(_told_apart(groups), key=_rank) for sequence, groups in sorted(sequences.items())}
 
@@ -93,12 +98,12 @@ def csv_table(records: Iterable[Record]) -> str:
 
 
 def _cells(groups: list[Group], summaries: tuple[str, ...], ddof: int) -> list[list[str]]:
-    order = groups[0].order
-    head = ["method", *order, *summaries, "n"]
+    domains = (*groups[0].order, *groups[0].tested)
+    head = ["method", *domains, *summaries, "n"]
     body = [
         [
             each.title,
-            *(cell(each.final(name), ddof=ddof) for name in order),
+            *(cell(each.final(name), ddof=ddof) for name in domains),
             *(cell(each.summary(SUMMARY_COLUMNS[name]), ddof=ddof) for name in summaries),
             str(len(each.records)),
         ]

@@ -1,14 +1,30 @@
-"""Write a report's files: Markdown, CSV, figures, and the records they were made from."""
+"""Write a report's files: Markdown, CSV, LaTeX, figures, and the records they were made from."""
 
 import io
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
+
+from matplotlib.figure import Figure
 
 from metadr.errors import UserError
 from metadr.files import write_file
+from metadr.report.comparison import Comparison
+from metadr.report.figure3 import digits_figure
 from metadr.report.figures import sequence_figure
-from metadr.report.records import Record
+from metadr.report.records import Record, pack_records
+from metadr.report.render import csv_comparison, markdown_comparison, tex_comparison
 from metadr.report.tables import Group, csv_table, group, markdown
+
+Format = Literal["md", "csv", "tex", "json", "png", "pdf"]
+TEXTS: dict[str, Callable[[Comparison], str]] = {
+    "md": markdown_comparison,
+    "csv": csv_comparison,
+    "tex": tex_comparison,
+    "json": lambda made: pack_records(made.records),
+}
+FIGURES: dict[str, Callable[[Comparison], Figure]] = {"figure3": digits_figure}
 
 
 def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> list[Path]:
@@ -29,13 +45,41 @@ def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> l
         stem.with_name(stem.name + ".json"): _one_per_line(records).encode(),
         **{path: _png(groups, ddof) for _, groups, path in figures},
     }
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot write the report {stem}: {error.strerror}. Choose another place with -o.") from error
-    for path, content in written.items():
+    return _write(written)
+
+
+def rendered(made: Comparison, kind: Format) -> bytes:
+    """A comparison with the paper as a file of some kind; a picture only of what is a figure."""
+    if kind in TEXTS:
+        return TEXTS[kind](made).encode()
+    image = io.BytesIO()
+    undated = {"CreationDate": None} if kind == "pdf" else None  # the same runs, the same bytes
+    FIGURES[made.table.name](made).savefig(image, format=kind, dpi=130, metadata=undated)
+    return image.getvalue()
+
+
+def write_comparison(made: Comparison, files: Mapping[Path, Format]) -> list[Path]:
+    """Write a comparison with the paper to files of some kinds."""
+    return _write({path: rendered(made, kind) for path, kind in files.items()})
+
+
+def every_format(made: Comparison, stem: Path) -> dict[Path, Format]:
+    """A file for each kind that a table has."""
+    kinds: tuple[Format, ...] = ("md", "csv", "tex", "json")
+    kinds = (*kinds, "png", "pdf") if made.table.name in FIGURES else kinds
+    return {stem.with_name(f"{stem.name}.{kind}"): kind for kind in kinds}
+
+
+def _write(files: Mapping[Path, bytes]) -> list[Path]:
+    for path, content in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write the report {path}: {error.strerror}. Choose another place with -o."
+            ) from error
         write_file(path, content)
-    return list(written)
+    return list(files)
 
 
 def _png(groups: list[Group], ddof: int) -> bytes:

@@ -1,0 +1,93 @@
+"""`metadr report`: finished runs as tables and figures, beside the paper's numbers where it has them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from metadr.errors import UserError, unknown
+from metadr.provenance import published_files
+from metadr.recipes import OF_THE_PAPER, get_table
+from metadr.report import Record, compare, group, read_records, text_table, write_report
+from metadr.report.comparison import Comparison
+from metadr.report.write import FIGURES, Format, rendered, write_comparison
+
+console = Console(highlight=False, width=None if Console().is_terminal else 120)
+
+
+def report(
+    source: Annotated[str, typer.Argument(help="a table, such as table1; a folder of runs; a report's .json file")],
+    runs: Annotated[Path | None, typer.Option(help="of a table: a folder of runs; unless given, results/")] = None,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="of a table; unless given, by the file's suffix, or md")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="of a table: the file; else the path of the files, no suffix")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="of a table: seeds 0 to N-1 in every row")] = None,
+    ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
+) -> None:
+    """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.
+
+    A table of the paper is printed, or written to FILE. Of a folder, the table is printed and written as Markdown and
+    CSV, with the figure and the records.
+    """
+    if source in OF_THE_PAPER:
+        made = comparison(source, runs, seeds=seeds, ddof=ddof)
+        print_comparison(made, _format(source, format_, output), output)
+        return
+    if runs or format_ or seeds:
+        raise UserError(
+            f"--runs, --format and --seeds belong to a table of the paper; '{source}' is none. "
+            f"Tables: {', '.join(OF_THE_PAPER)}."
+        )
+    folder = Path(source)
+    if len(folder.parts) == 1 and not folder.exists():
+        raise unknown("table or folder of runs", source, OF_THE_PAPER, hint="List all with 'metadr list tables'.")
+    records = read_records(folder)
+    print_tables(records, ddof=ddof)
+    stem = output or (folder.with_suffix("") if folder.is_file() else folder / "report")
+    print_written(write_report(records, stem, ddof=ddof))
+
+
+def print_tables(records: list[Record], *, ddof: int = 1) -> None:
+    for title, groups in group(records).items():
+        console.print(text_table(title, groups, ddof=ddof))
+
+
+def print_comparison(made: Comparison, kind: Format, output: Path | None) -> None:
+    """Print a table, or write it to a file."""
+    if output is not None:
+        print_written(write_comparison(made, {output: kind}))
+    else:
+        typer.echo(rendered(made, kind).decode(), nl=False)  # as it is: no wrapping
+
+
+def print_written(paths: list[Path]) -> None:
+    for path in paths:
+        console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
+
+
+def comparison(name: str, runs: Path | None = None, *, seeds: int | None = None, ddof: int = 1) -> Comparison:
+    """A table of the paper with the runs of a folder, or with those that are published in results/."""
+    table = get_table(name).with_seeds(seeds)
+    if runs is not None:
+        return compare(table, read_records(runs), ddof=ddof)
+    # Its own file, then those of the other tables: they share runs.
+    names = [name, *(other for other in OF_THE_PAPER if other != name)]
+    files = [path for each in names for path in published_files(f"{each}.json")]
+    return compare(table, [record for path in files for record in read_records(path)], published=True, ddof=ddof)
+
+
+def _format(name: str, given: Format | None, output: Path | None) -> Format:
+    suffix = "" if output is None else output.suffix.removeprefix(".")
+    known: dict[str, Format] = {"md": "md", "csv": "csv", "tex": "tex", "json": "json", "png": "png", "pdf": "pdf"}
+    kind = given or known.get(suffix, "md")
+    if kind in ("png", "pdf"):
+        if name not in FIGURES:
+            raise UserError(f"'{name}' is no figure. Figures: {', '.join(FIGURES)}. Use --format md, csv, tex or json.")
+        if output is None:
+            raise UserError(f"A {kind} is not for a terminal. Name a file: -o {name}.{kind}")
+    return kind

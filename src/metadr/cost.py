@@ -1,0 +1,112 @@
+"""What a sweep will take, before it starts: from measured steps on a GPU, else from finished runs of the same kind."""
+
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from metadr.benchmarks import training_of
+from metadr.core import ORACLES, Recipe
+from metadr.display import duration
+from metadr.provenance import published_files
+from metadr.store import LATER_FIELDS, finished_runs
+from metadr.sweep import Job
+
+IMAGE_SIDE = {"digits": 32}  # of the benchmarks for which steps were measured
+Rates = dict[str, float]  # kind of run -> seconds a step
+
+
+class Cost(NamedTuple):
+    """Steps to take, and the time of those runs of which anything is known."""
+
+    steps: int
+    seconds: float
+    unknown: Counter[str]
+    """Runs by method of which nothing is known."""
+
+    def __str__(self) -> str:
+        text = f"{self.steps:,} steps to take"
+        if self.seconds:
+            text += f"; about {duration(self.seconds)}"
+        elif self.unknown:
+            return f"{text}; how long they take is unknown: no run of these methods was finished or measured."
+        if self.unknown:
+            runs = ", ".join(f"{count} of {method}" for method, count in self.unknown.items())
+            text += f", without runs of which the time is unknown: {runs}"
+        return text + "."
+
+
+def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device) -> Cost:
+    """What these runs take on a device, by what is known of their methods."""
+    finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1)
+    steps, seconds, unknown = 0, 0.0, Counter[str]()
+    for job in jobs:
+        own = training_of(job.recipe).steps * len(job.recipe.order)
+        kind = _kind(job.recipe)
+        rate = measured.get(kind, finished.get(kind))
+        steps += own
+        if rate is None:
+            unknown[job.recipe.method_name] += 1
+        else:
+            seconds += own * rate
+    return Cost(steps, seconds, unknown)
+
+
+def _kind(recipe: Recipe) -> str:
+    """What decides how long a step takes, by and large."""
+    training = training_of(recipe)
+    size = (training.model, training.batch_size, training.precision, training.deterministic)
+    return _named(recipe.benchmark, recipe.method_name, size)
+
+
+def _named(benchmark: str, method: str, size: tuple[Any, ...]) -> str:
+    return json.dumps([benchmark, method, *size])
+
+
+def _finished(out: str | Path, device: torch.device) -> Rates:
+    """From the runs of a folder: the median of each kind. Of runs side by side, each counts the time of all."""
+    rates: dict[str, list[float]] = {}
+    for folder in finished_runs(out) if Path(out).exists() else ():
+        try:
+            identity, made, done = (
+                json.loads((folder / name).read_text()) for name in ("recipe.json", "environment.json", "done.json")
+            )
+            training = {**dict(LATER_FIELDS), **identity["training"]}
+            size = tuple(training[name] for name in ("model", "batch_size", "precision", "deterministic"))
+            kind = _named(identity["benchmark"], _method_name(identity), size)
+            rate = done["seconds"] / (training["steps"] * len(identity["order"]))
+            if torch.device(made["device"]).type == device.type:
+                rates.setdefault(kind, []).append(rate)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a report will say what is wrong with it
+    return {kind: statistics.median(values) for kind, values in rates.items()}
+
+
+def _method_name(identity: dict[str, Any]) -> str:
+    oracle = [name for name, access in ORACLES.items() if access == identity["access"]]
+    return "+".join([*oracle, *(part["part"] for part in identity["method"])]) or "naive"
+
+
+def _measured(device: torch.device, *, side_by_side: bool) -> Rates:
+    """From what `metadr bench step` measured on a GPU of this name and results/bench keeps; the quickest way to run."""
+    if device.type != "cuda":
+        return {}
+    gpu = torch.cuda.get_device_name(device)
+    rates: Rates = {}
+    for path in published_files("bench/step*.json"):
+        measured = json.loads(path.read_text())
+        if measured["environment"]["gpu"] != gpu:
+            continue
+        for benchmark, side in IMAGE_SIDE.items():
+            for row in measured["rows"] if measured["size"] == side else ():
+                lanes = re.fullmatch(r"metadr(, \d+ lanes)?", row["contender"])
+                if lanes and (side_by_side or not lanes[1]):
+                    size = (measured["model"], measured["batch"], row["precision"], measured["deterministic"])
+                    kind = _named(benchmark, row["method"], size)
+                    rates[kind] = min(row["ms"] / 1000, rates.get(kind, float("inf")))
+    return rates

@@ -1,0 +1,156 @@
+"""Finished runs beside the paper's numbers: a table cell by cell, each with what it was computed from."""
+
+import json
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from metadr.benchmarks import benchmark_of
+from metadr.core import Recipe
+from metadr.errors import UserError
+from metadr.recipes import Row, Table
+from metadr.report.paper import PAPER, Published, columns_of
+from metadr.report.records import Record
+from metadr.report.tables import spread
+from metadr.store import description
+
+DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
+MISSING = "missing"
+Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
+
+
+class Cell(NamedTuple):
+    """The final scores of the runs of a cell, and what the paper has there."""
+
+    values: tuple[float, ...]
+    wanted: int
+    paper: Published | None
+    ddof: int = 1
+
+    @property
+    def complete(self) -> bool:
+        return len(self.values) == self.wanted
+
+    @property
+    def mean(self) -> float | None:
+        """None unless all runs are there: an average over fewer seeds would not be what the table says."""
+        return statistics.fmean(self.values) if self.complete else None
+
+    @property
+    def spread(self) -> float | None:
+        return spread(list(self.values), ddof=self.ddof) if self.complete and self.wanted > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.paper is None else self.mean - self.paper.mean
+
+    @property
+    def ours(self) -> str:
+        """Mean ± spread (n), or what is missing."""
+        if self.mean is None:
+            return f"{MISSING} ({len(self.values)} of {self.wanted})" if self.values else MISSING
+        half = "" if self.spread is None else f" ± {self.spread:.1f}"
+        return f"{self.mean:.1f}{half} ({self.wanted})"
+
+
+class Comparison(NamedTuple):
+    """A table of the paper with our runs in it."""
+
+    table: Table
+    columns: list[str]
+    cells: dict[tuple[str, str], Cell]  # by row and column
+    runs: Runs
+    notes: list[str]
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(row for row, _ in self.cells))
+
+    @property
+    def records(self) -> list[Record]:
+        """The runs of the table, each once, by recipe and seed."""
+        return [record for seeds in self.runs.values() for record in seeds.values()]
+
+
+def compare(table: Table, records: Iterable[Record], *, published: bool = False, ddof: int = 1) -> Comparison:
+    """Put finished runs into the cells of a table.
+
+    Args:
+        table: the table, whose rows say which runs they want.
+        records: any finished runs; those of other recipes are left out.
+        published: they were kept in results/: shown whatever became of the code's revisions, with a note.
+        ddof: the spread divides by n - ddof.
+    """
+    runs, notes = _matching(table, list(records), published)
+    cells: dict[tuple[str, str], Cell] = {}
+    for row in table.rows:
+        found = [
+            runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
+        ]
+        wanted = len(row.recipes) * row.seeds
+        for column, domain in _columns(table.name, row).items():
+            values = tuple(record.final(domain) for record in found)
+            cells[row.title, column] = Cell(values, wanted, PAPER.get(table.name, {}).get((row.title, column)), ddof)
+    columns = columns_of(table.name) or list(dict.fromkeys(column for _, column in cells))
+    return Comparison(table, columns, cells, runs, [*table.notes, *notes])
+
+
+def _columns(name: str, row: Row) -> dict[str, str]:
+    """The columns that a row fills, each with its domain: those of the paper, or all where it prints no numbers."""
+    known = columns_of(name)
+    titles = {f"{row.under} {DOMAIN_TITLES.get(domain, domain)}".strip(): domain for domain in row.recipes[0].domains}
+    return {title: domain for title, domain in titles.items() if not known or title in known}
+
+
+def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple[Runs, list[str]]:
+    """The runs of a table among all records, by recipe and seed."""
+    by_key: dict[str, list[Record]] = {}
+    for record in records:
+        by_key.setdefault(_key(record.identity, published), []).append(record)
+    runs: Runs = {}
+    found = {recipe: by_key.get(_key(description(recipe), published), []) for recipe in table.recipes}
+    data = _data(found)
+    for recipe, those in found.items():
+        wanted = range(table.seeds_of[recipe])
+        kept = sorted((each for each in those if each.identity["data"] in data), key=lambda each: each.seed)
+        for record in kept:
+            if record.seed in wanted:
+                runs.setdefault(recipe, {}).setdefault(record.seed, record)  # a copy is no second measurement
+    return runs, _older(runs) if published else []
+
+
+def _data(found: dict[Recipe, list[Record]]) -> set[str]:
+    """The data that a table's runs are of. Where there are several, those that are here decide."""
+    kept = set()
+    for domains in {tuple(sorted(recipe.domains)) for recipe in found}:
+        of_these = {recipe: those for recipe, those in found.items() if tuple(sorted(recipe.domains)) == domains}
+        kinds = {record.identity["data"] for those in of_these.values() for record in those}
+        if len(kinds) > 1:
+            recipe = next(iter(of_these))
+            try:
+                kinds = {benchmark_of(recipe).fingerprint_of(recipe.domains)}
+            except UserError as error:
+                raise UserError(
+                    f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
+                    f"is meant cannot be told, because the data are not here. Give a folder with runs of one. ({error})"
+                ) from None
+        kept |= kinds
+    return kept
+
+
+def _key(identity: dict[str, Any], published: bool) -> str:
+    """What decides a result, but for data and seed; without revisions where the runs were published."""
+    text = json.dumps({name: value for name, value in identity.items() if name not in ("data", "seed")}, sort_keys=True)
+    return re.sub(r'"revision": \d+|(?<=@)\d+', "", text) if published else text
+
+
+def _older(runs: Runs) -> list[str]:
+    """Notes on published runs that the code of today would not repeat."""
+    older = {
+        recipe.method_name
+        for recipe, seeds in runs.items()
+        for record in seeds.values()
+        if _key(record.identity, False) != _key(description(recipe), False)
+    }
+    return [f"Made with an earlier revision of the code: {', '.join(sorted(older))}."] if older else []

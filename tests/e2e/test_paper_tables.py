@@ -1,0 +1,149 @@
+"""The paper's tables by the command line, on random images under the names of the digits."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metadr import cli_report
+from metadr.benchmarks import BENCHMARKS
+from metadr.benchmarks.digits import DOMAINS
+from metadr.core import Domain, Split
+from metadr.recipes import OF_THE_PAPER
+from metadr.report import read_records
+
+Command = Callable[..., Any]
+
+
+def random_digits(name: str) -> Domain:
+    rng = torch.Generator().manual_seed(DOMAINS.index(name))
+
+    def split(num_images: int) -> Split:
+        x = torch.randint(256, (num_images, 3, 32, 32), generator=rng, dtype=torch.uint8)
+        return Split(x, torch.randint(10, (num_images,), generator=rng))
+
+    return Domain(name, split(12), split(10))
+
+
+@pytest.fixture
+def digits(make_toy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark of the digits, with its orders and settings, on other images."""
+    real = BENCHMARKS["digits"]
+    changes = {"name": "digits", "task": real.task, "domains": real.domains, "protocols": real.protocols}
+    changes |= {"load": random_digits, "fingerprint": "random digits", "part_defaults": real.part_defaults}
+    monkeypatch.setitem(BENCHMARKS, "digits", make_toy(**changes))
+
+
+@pytest.fixture
+def nothing_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_report, "published_files", lambda pattern: [])
+
+
+def lines_of(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_a_sweep_plans_says_the_cost_runs_and_ends_with_the_table(
+    digits: None, command: Command, tmp_path: Path
+) -> None:
+    words = ("sweep", "table4", "--tiny", "--out", tmp_path, "--device", "cpu")
+    ended = command(*words)
+    assert (ended.code, ended.err) == (0, "")
+    assert "2 recipes x 3 seeds, 0 finished, 6 to run." in ended.out
+    assert "12 steps to take; how long they take is unknown" in ended.out
+    assert ended.out.count("done in") == 6
+    assert "table4: 6 of 6 runs done, 0 failed, in 0:0" in ended.out
+    table = lines_of(ended.out)
+    assert table[0] == ["method", "", "MNIST-M", "SYN", "SVHN"]
+    assert all(cell.endswith("(3)") for cell in table[2][2:] + table[5][2:])
+    assert "SYN is rendered here" in ended.out
+    assert "Not the settings of the table: --tiny." in ended.out
+    for kind in ("md", "csv", "tex", "json"):
+        assert f"Wrote {tmp_path / 'table4'}.{kind}" in ended.out
+    assert (tmp_path / "table4.md").read_text() in ended.out
+    assert len(read_records(tmp_path / "table4.json")) == 6
+
+    again = command(*words, "--seeds", 4)
+    assert "6 finished, 2 to run." in again.out
+    assert "4 steps to take; about 0:0" in again.out
+    assert again.out.count("done in") == 2
+
+
+def test_a_sweep_of_rows_with_seeds_of_their_own(digits: None, command: Command, tmp_path: Path) -> None:
+    ended = command("sweep", "table1", "--tiny", "--out", tmp_path, "--device", "cpu", "--minutes", 0)
+    assert (ended.code, ended.err) == (0, "")
+    assert "23 recipes x 3 to 10 seeds, 0 finished, 111 to run." in ended.out
+    assert "Time is up with 111 runs left." in ended.out
+
+
+def test_runs_of_one_table_fill_another(digits: None, command: Command, tmp_path: Path) -> None:
+    assert command("sweep", "table6", "--tiny", "--seeds", 1, "--out", tmp_path, "--device", "cpu").code == 0
+    ended = command("sweep", "table3", "--tiny", "--seeds", 1, "--out", tmp_path, "--device", "cpu")
+    assert "2 finished, 2 to run." in ended.out
+
+
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+@pytest.mark.parametrize("kind", ["md", "csv", "tex"])
+def test_a_report_of_what_was_not_run_shows_the_paper(
+    name: str, kind: str, command: Command, nothing_published: None
+) -> None:
+    ended = command("report", name, "--format", kind)
+    assert (ended.code, ended.err) == (0, "")
+    assert "rendered here" in ended.out
+    if kind == "csv":
+        rows = list(csv.DictReader(io.StringIO(ended.out)))
+        assert {row["n"] for row in rows} == {"0"} and {row["ours"] for row in rows} == {""}
+    else:
+        assert "missing" in ended.out and f"metadr sweep {name}" in ended.out
+
+
+def test_a_report_of_runs_and_of_what_was_published(
+    digits: None, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The report makes its table whole, not tiny: here that is four steps.
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    assert command("sweep", "table4", "--out", runs, "--device", "cpu").code == 0
+    printed = command("report", "table4", "--runs", runs)
+    assert (printed.code, printed.err) == (0, "")
+    assert "Not the settings" not in printed.out
+    assert all(cell.endswith("(3)") for cell in lines_of(printed.out)[2][2:])
+    for suffix in ("md", "csv", "tex", "json"):
+        assert command("report", "table4", "--runs", runs, "-o", results / f"table4.{suffix}").code == 0
+    assert (results / "table4.md").read_text() == printed.out
+    assert (results / "table4.tex").read_text() == command("report", "table4", "--runs", runs, "--format", "tex").out
+
+    monkeypatch.setattr(cli_report, "published_files", lambda pattern: sorted(results.glob(pattern)))
+    assert command("report", "table4").out == printed.out
+    assert command("report", "table4", "--seeds", 2).out.count("(2)") == 6
+    assert command("report", "table4", "--seeds", 4).out.count("missing (3 of 4)") == 6
+    # The file that was kept is one of records like any other.
+    ended = command("report", results / "table4.json", "-o", tmp_path / "again")
+    assert "tested on mnist_m, syn, svhn too" in ended.out
+
+
+def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path: Path) -> None:
+    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        ended = command("report", "figure3", "-o", tmp_path / f"made.{suffix}")
+        assert (ended.code, ended.err) == (0, "")
+        assert (tmp_path / f"made.{suffix}").read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["figure3", "--format", "png"], "A png is not for a terminal. Name a file: -o figure3.png"),
+        (["table1", "-o", "table1.pdf"], "'table1' is no figure. Figures: figure3."),
+        (["nowhere", "--format", "md"], "'nowhere' is none. Tables: table1, table3"),
+        (["table1", "--runs", "nowhere"], "No folder nowhere."),
+        (["table12"], "No table or folder of runs 'table12'. Closest: 'table1'."),
+    ],
+    ids=str,
+)
+def test_mistakes(words: list[str], told: str, command: Command, nothing_published: None) -> None:
+    ended = command("report", *words)
+    assert ended.code == 2
+    assert told in " ".join(ended.err.split())

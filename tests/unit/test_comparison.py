@@ -1,0 +1,332 @@
+"""Hand-made runs beside the paper's numbers: what a cell says, what may enter it, and how it is written."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.container import BarContainer
+
+from metadr.core import Recipe
+from metadr.errors import UserError
+from metadr.recipes import Table, get_table
+from metadr.report import Comparison, Record, compare, read_records, rendered, write_comparison
+from metadr.report.comparison import MISSING
+from metadr.report.figure3 import digits_figure
+from metadr.report.write import every_format
+from metadr.store import description
+
+ENVIRONMENT = {
+    "gpu": "abacus",
+    "processor": "",
+    "threads": 2,
+    "torch": "2.0",
+    "metadr": "0.1",
+    "commit": "c0ffee",
+    "dirty": False,
+}
+PLACES = {"mnist": 0.0, "mnist_m": 1.0, "syn": 2.0, "svhn": 3.0}
+
+
+def finished(recipe: Recipe, seed: int = 0, value: float = 90.0, data: str = "digits 1") -> Record:
+    """A run that ends at `value` on MNIST, one more on MNIST-M and so on, and half that before."""
+    moments = ("untrained", *recipe.order)
+    rows = [
+        {
+            "after": after,
+            "on": on,
+            "metric": "accuracy",
+            "value": (value + PLACES[on]) * (1.0 if after == moments[-1] else 0.5),
+            "images": 100,
+        }
+        for after in moments
+        for on in recipe.domains
+    ]
+    identity = json.loads(json.dumps({**description(recipe), "data": data, "seed": seed}))
+    return Record(identity, ENVIRONMENT, 36.0, rows)
+
+
+def every_run(table: Table) -> list[Record]:
+    return [
+        finished(recipe, seed, 80.0 + seed + number / 10)
+        for number, (recipe, seeds) in enumerate(table.seeds_of.items())
+        for seed in range(seeds)
+    ]
+
+
+@pytest.fixture(scope="module")
+def table3() -> Table:
+    return get_table("table3")
+
+
+@pytest.fixture(scope="module")
+def partial(table3: Table) -> Comparison:
+    """Table 3 with all of its first row, two of three seeds of its second, nothing of its third and one of the last."""
+    naive, recall, _, both = table3.recipes
+    runs = [finished(naive, seed, value) for seed, value in enumerate((80.0, 82.0, 87.0))]
+    runs += [finished(recall, seed, 90.0) for seed in (0, 2)]
+    runs += [finished(both, 1, 90.0), finished(both, 7, 10.0)]
+    return compare(table3, runs)
+
+
+def test_a_cell_is_mean_spread_and_difference(partial: Comparison) -> None:
+    cell = partial.cells["neither", "MNIST"]
+    assert cell.values == (80.0, 82.0, 87.0)
+    assert cell.mean == 83.0
+    assert cell.spread == pytest.approx(13**0.5)  # (9 + 1 + 16) / 2
+    assert cell.difference == pytest.approx(83.0 - 83.7)
+    assert cell.ours == "83.0 ± 3.6 (3)"
+    assert partial.cells["neither", "SVHN"].mean == 86.0
+
+
+def test_missing_cells_say_so_and_are_never_averaged_over_fewer_seeds(partial: Comparison) -> None:
+    assert partial.cells["recall", "SYN"].ours == "missing (2 of 3)"
+    assert partial.cells["adapt", "SYN"].ours == MISSING
+    assert partial.cells["recall and adapt", "SYN"].ours == "missing (1 of 3)"  # seed 7 is not of this table
+    for row in ("recall", "adapt", "recall and adapt"):
+        cell = partial.cells[row, "SYN"]
+        assert (cell.mean, cell.spread, cell.difference) == (None, None, None)
+
+
+def test_a_cell_of_one_run_has_no_spread(table3: Table) -> None:
+    made = compare(table3.with_seeds(1), [finished(table3.recipes[0], 0, 83.7), finished(table3.recipes[0], 1, 0.0)])
+    cell = made.cells["neither", "MNIST"]
+    assert (cell.ours, cell.spread) == ("83.7 (1)", None)
+    assert cell.difference == pytest.approx(0.0)
+
+
+def test_the_spread_over_orders() -> None:
+    table = get_table("table11")
+    row = table.rows[0]
+    runs = [finished(recipe, 0, 70.0 + number) for number, recipe in enumerate(row.recipes)]
+    cell = compare(table, runs).cells["GEM", "SVHN"]
+    assert cell.values == tuple(73.0 + number for number in range(24))
+    assert cell.ours == "84.5 ± 7.1 (24)"
+    assert compare(table, runs[1:]).cells["GEM", "SVHN"].ours == "missing (23 of 24)"
+
+
+def test_both_protocols_share_a_row() -> None:
+    table = get_table("table1").with_seeds(1)
+    rows = {(row.title, row.under): row.recipes[0] for row in table.rows}
+    runs = [finished(rows["Naive", "P1"], value=80.0), finished(rows["Naive", "P2"], value=60.0)]
+    runs += [finished(rows["Oracle (all)", "P1"], value=95.0)]
+    made = compare(table, runs)
+    assert made.cells["Naive", "P1 MNIST"].mean == 80.0
+    assert made.cells["Naive", "P2 MNIST"].mean == 60.0
+    assert made.cells["Naive", "P2 SVHN"].mean == 63.0
+    assert made.cells["Oracle (all)", "P2 SVHN"].values == made.cells["Oracle (all)", "P1 SVHN"].values == (98.0,)
+
+
+def test_other_recipes_and_copies_do_not_enter(table3: Table) -> None:
+    naive = table3.recipes[0]
+    other = finished(naive)
+    other.identity["training"]["lr"] = 1.0
+    made = compare(table3.with_seeds(1), [other, finished(naive, value=50.0), finished(naive, value=50.0)])
+    assert made.cells["neither", "MNIST"].values == (50.0,)
+    assert len(made.records) == 1
+
+
+def test_a_revision_that_is_gone_enters_only_where_it_was_published(table3: Table) -> None:
+    both = table3.recipes[3]
+    old = finished(both)
+    old.identity["method"][0]["revision"] -= 1
+    table = table3.with_seeds(1)
+    assert compare(table, [old]).cells["recall and adapt", "MNIST"].ours == MISSING
+    made = compare(table, [old], published=True)
+    assert made.cells["recall and adapt", "MNIST"].ours == "90.0 (1)"
+    assert made.notes[-1] == "Made with an earlier revision of the code: meta-dr."
+    assert compare(table, [finished(both)], published=True).notes == list(table.notes)
+
+
+def test_runs_on_other_data_are_told_apart_by_the_data_that_are_here(
+    table3: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naive, recall, *_ = table3.recipes
+    table = table3.with_seeds(1)
+    runs = [finished(naive, value=50.0, data="digits 1"), finished(recall, value=60.0, data="digits 2")]
+
+    class Here:
+        def fingerprint_of(self, domains: tuple[str, ...]) -> str:
+            assert set(domains) == set(PLACES)
+            return "digits 2"
+
+    monkeypatch.setattr("metadr.report.comparison.benchmark_of", lambda recipe: Here())
+    made = compare(table, runs)
+    assert made.cells["neither", "MNIST"].ours == MISSING
+    assert made.cells["recall", "MNIST"].ours == "60.0 (1)"
+    # Of one kind, they need not be here.
+    assert compare(table, runs[:1]).cells["neither", "MNIST"].ours == "50.0 (1)"
+
+    def nowhere(recipe: Recipe) -> Any:
+        raise UserError("mnist is missing")
+
+    monkeypatch.setattr("metadr.report.comparison.benchmark_of", nowhere)
+    with pytest.raises(UserError, match=r"runs on 2 versions of the data \(digits 1; digits 2\).*mnist is missing"):
+        compare(table, runs)
+    assert compare(table, runs[:1]).cells["neither", "MNIST"].ours == "50.0 (1)"
+
+
+# How it is written.
+
+
+def test_markdown(partial: Comparison) -> None:
+    text = rendered(partial, "md").decode()
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    assert table[0] == ["method", "", "MNIST", "MNIST-M", "SYN", "SVHN"]
+    assert table[2] == ["neither", "ours", *(f"{value}.0 ± 3.6 (3)" for value in (83, 84, 85, 86))]
+    assert table[3] == ["", "paper", "83.7 ± 6.4", "68.8 ± 3.4", "92.3 ± 0.4", "86.9 ± 0.1"]
+    assert table[4] == ["", "difference", "-0.7", "+15.2", "-7.3", "-0.9"]
+    assert table[5] == ["recall", "ours", *["missing (2 of 3)"] * 4]
+    assert table[7] == ["", "difference", *["-"] * 4]
+    assert len({len(row) for row in table}) == 1
+    assert "SYN is rendered here" in text
+    assert "6 of 12 runs, 0.1 hours of runs" in text
+    assert "abacus, torch 2.0, metadr 0.1 at c0ffee" in text
+
+
+def test_what_the_paper_does_not_print() -> None:
+    lines = rendered(compare(get_table("table1"), []), "md").decode().splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("| L2 |"))
+    assert lines[place + 1] == "|  | paper |" + " - |" * 8
+    assert "'metadr sweep table1' runs it" in lines[-1]
+
+
+def test_csv(partial: Comparison) -> None:
+    rows = list(csv.DictReader(io.StringIO(rendered(partial, "csv").decode())))
+    assert [(row["row"], row["column"]) for row in rows] == list(partial.cells)
+    first = rows[0]
+    assert (first["table"], first["ours"], first["spread"], first["n"], first["wanted"]) == (
+        *("table3", "83.0000", "3.6056"),
+        *("3", "3"),
+    )
+    assert (first["paper"], first["paper_spread"], first["difference"]) == ("83.7", "6.4", "-0.7000")
+    assert {row["note"] for row in rows if row["column"] == "SYN"} == {"SYN is rendered here, not Ganin's"}
+    assert {row["note"] for row in rows if row["column"] != "SYN"} == {""}
+    missing = next(row for row in rows if row["row"] == "recall")
+    assert (missing["ours"], missing["spread"], missing["n"], missing["difference"]) == ("", "", "2", "")
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table10", "figure3"])
+def test_tex_is_whole(name: str) -> None:
+    table = get_table(name).with_seeds(2)
+    made = compare(table, every_run(table))
+    text = rendered(made, "tex").decode()
+    environments: list[str] = []
+    for kind, environment in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        if kind == "begin":
+            environments.append(environment)
+        else:
+            assert environments.pop() == environment
+    assert not environments
+    plain = re.sub(r"\\.", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert plain.count("$") % 2 == 0
+    assert plain.isascii()
+    (columns, body) = re.search(r"\\begin\{tabular\}\{(l+r+)\}(.*)\\end\{tabular\}", text, flags=re.DOTALL).groups()
+    rows = [row for row in body.replace(r"\hline", "").split(r"\\") if row.strip()]
+    assert len(rows) == 1 + 3 * len(made.rows)
+    assert {len(re.split(r"(?<!\\)&", row)) for row in rows} == {len(columns)} == {2 + len(made.columns)}
+    assert "SYN is rendered here" in text
+
+
+def test_tex_signs(partial: Comparison) -> None:
+    odd = partial._replace(table=partial.table._replace(about="50% of a_b & {c} # $d ~ ^ \\ →"))
+    caption = re.search(r"\\caption\{(.*)\}\n", rendered(odd, "tex").decode())[1]
+    wanted = r"50\% of a\_b \& \{c\} \# \$d \textasciitilde{} \textasciicircum{} \textbackslash{} $\rightarrow$."
+    assert caption.startswith(f"table3: {wanted}")
+    assert r"$-0.7$ & $+15.2$" in rendered(odd, "tex").decode()
+    assert r"83.0 $\pm$ 3.6 (3)" in rendered(odd, "tex").decode()
+
+
+@pytest.mark.tex
+@pytest.mark.parametrize("name", ["table1", "table3", "figure3"])
+def test_tex_compiles(name: str, tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex on this machine")
+    table = get_table(name).with_seeds(2)
+    text = rendered(compare(table, every_run(table)[:-3]), "tex").decode()
+    document = rf"\documentclass{{article}}\begin{{document}}{text}\end{{document}}"
+    (tmp_path / "made.tex").write_text(document)
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "made.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "made.pdf").exists()
+
+
+def test_published_records_are_small_and_read_back(tmp_path: Path) -> None:
+    table = get_table("table1")
+    made = compare(table, every_run(table))
+    assert all(cell.complete for cell in made.cells.values())
+    write_comparison(made, {tmp_path / "table1.json": "json"})
+    assert read_records(tmp_path / "table1.json") == made.records
+    assert (tmp_path / "table1.json").stat().st_size < 600 * len(made.records)
+    again = compare(table, read_records(tmp_path / "table1.json"), published=True)
+    assert rendered(again, "md") == rendered(made, "md")
+
+
+def test_domains_that_are_only_tested_on_are_kept(tmp_path: Path) -> None:
+    table = get_table("table4")
+    made = compare(table, every_run(table))
+    assert list(made.columns) == ["MNIST-M", "SYN", "SVHN"]
+    assert made.cells["with DR", "SVHN"].ours == "84.1 ± 1.0 (3)"
+    write_comparison(made, {tmp_path / "table4.json": "json"})
+    assert read_records(tmp_path / "table4.json") == made.records
+
+
+# Figure 3.
+
+
+def bar_groups(panel: Any) -> list[BarContainer]:
+    return [bars for bars in panel.containers if isinstance(bars, BarContainer)]
+
+
+def bars_of(panel: Any) -> dict[str, list[float]]:
+    return {bars.get_label(): [bar.get_height() for bar in bars] for bars in bar_groups(panel)}
+
+
+def test_figure3_shows_every_moment_and_every_set() -> None:
+    table = get_table("figure3").with_seeds(2)
+    made = compare(table, every_run(table))
+    figure = digits_figure(made)
+    left, right = figure.subfigs
+    assert left.get_suptitle() == "P1: MNIST → MNIST-M → SYN → SVHN"
+    assert right.get_suptitle() == "P2: SVHN → SYN → MNIST-M → MNIST"
+    for half, under in ((left, "P1"), (right, "P2")):
+        top, bottom = half.axes[:4], half.axes[4:]
+        order = ["MNIST", "MNIST-M", "SYN", "SVHN"][:: 1 if under == "P1" else -1]
+        assert [panel.get_title() for panel in top] == [f"on {name}" for name in order]
+        for name, above, below in zip(order, top, bottom, strict=True):
+            final = {row: made.cells[row, f"{under} {name}"].mean for row in made.rows}
+            assert bars_of(above).keys() == {"Naive", "Naive + DR", "Meta-DR"}
+            along = [final["Meta-DR, psi3"] * part for part in (0.5, 0.5, 0.5, 1)]
+            assert bars_of(above)["Meta-DR"] == pytest.approx(along)
+            assert bars_of(below)["Naive"] == pytest.approx([final["Naive"]] * 3)
+            for title in ("Naive + DR", "Meta-DR"):
+                wanted = [final[f"{title}, {each}"] for each in ("psi1", "psi2", "psi3")]
+                assert bars_of(below)[title] == pytest.approx(wanted)
+            assert not above.texts and not below.texts
+    colours = {bars.get_label(): bars[0].get_facecolor() for bars in bar_groups(left.axes[0])}
+    assert colours["Naive"][0] > colours["Naive"][1] < colours["Naive"][2]  # pink
+    assert max(colours["Naive + DR"][:3]) == colours["Naive + DR"][2]  # blue
+    assert max(colours["Meta-DR"][:3]) == colours["Meta-DR"][0]  # red
+    assert "SYN is rendered here" in figure.get_supxlabel()
+
+
+def test_figure3_says_what_is_missing(tmp_path: Path) -> None:
+    table = get_table("figure3").with_seeds(1)
+    naive = next(row.recipes[0] for row in table.rows if (row.title, row.under) == ("Naive", "P1"))
+    made = compare(table, [finished(naive)])
+    left, right = digits_figure(made).subfigs
+    assert [text.get_text() for text in left.axes[0].texts] == [MISSING] * 8
+    assert [text.get_text() for text in right.axes[4].texts] == [MISSING] * 9
+    written = write_comparison(made, every_format(made, tmp_path / "figure3"))
+    assert [path.suffix for path in written] == [".md", ".csv", ".tex", ".json", ".png", ".pdf"]
+    assert (tmp_path / "figure3.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figure3.pdf").read_bytes() == rendered(made, "pdf")

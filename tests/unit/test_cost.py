@@ -1,0 +1,87 @@
+"""What a sweep says it will take: from measured steps on a GPU, else from finished runs, else that it is unknown."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metadr import cost
+from metadr.benchmarks import make_recipe
+from metadr.cost import Cost, estimate
+from metadr.run import run
+from metadr.store import RunDirectory
+from metadr.sweep import Job
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_finished_runs_tell_the_time_of_their_method(registered_toys, tmp_path: Path) -> None:
+    for seed, seconds in enumerate((6.0, 9.0, 90.0)):
+        recipe = make_recipe("toy-shapes", "dr", steps=3)
+        run(recipe, seed, out=tmp_path, device="cpu")
+        RunDirectory(tmp_path, recipe, seed).write("done.json", {"seconds": seconds})
+    # The median, 9 seconds of 9 steps; longer runs take longer.
+    jobs = [Job(make_recipe("toy-shapes", "dr", steps=5, lr=0.5), 0), Job(make_recipe("toy-shapes", "dr"), 7)]
+    assert estimate(jobs, tmp_path, CPU) == Cost(3 * (5 + 3), pytest.approx(24.0), Counter())
+    others = [Job(make_recipe("toy-shapes", method), 0) for method in ("naive", "meta-dr", "meta-dr", "oracle-all+dr")]
+    others += [Job(make_recipe("toy-shapes", "dr", batch_size=3), 0)]
+    unknown = Counter({"meta-dr": 2, "naive": 1, "oracle-all+dr": 1, "dr": 1})
+    assert estimate([*jobs, *others], tmp_path, CPU) == Cost(24 + 5 * 9, pytest.approx(24.0), unknown)
+    assert estimate(jobs, tmp_path / "nowhere", CPU).unknown == Counter({"dr": 2})
+
+
+def test_a_damaged_run_tells_nothing(registered_toys, tmp_path: Path) -> None:
+    recipe = make_recipe("toy-shapes", steps=3)
+    path = run(recipe, out=tmp_path, device="cpu").path
+    (path / "environment.json").write_text("{")
+    assert estimate([Job(recipe, 1)], tmp_path, CPU).unknown == Counter({"naive": 1})
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A GPU of a name, and steps that were measured on it and on another."""
+    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: "abacus")
+
+    def measured(name: str, ms: dict[str, float], **changes: Any) -> None:
+        rows = [
+            {"method": method, "precision": "fp32", "contender": contender, "ms": value}
+            for (method, contender), value in ms.items()
+        ]
+        content = {
+            "model": "resnet18",
+            "size": 32,
+            "batch": 64,
+            "deterministic": True,
+            "rows": rows,
+            "environment": {"gpu": "abacus"},
+            **changes,
+        }
+        (tmp_path / f"step-{name}.json").write_text(json.dumps(content))
+
+    measured("own", {("naive", "metadr"): 4.0, ("naive", "metadr, 16 lanes"): 2.0, ("naive", "higher"): 1.0})
+    measured("large", {("naive", "metadr"): 0.1}, size=224)
+    measured("free", {("naive", "metadr"): 0.1}, deterministic=False)
+    measured("other", {("naive", "metadr"): 0.1}, environment={"gpu": "other"})
+    monkeypatch.setattr(cost, "published_files", lambda pattern: sorted(tmp_path.glob(Path(pattern).name)))
+    return tmp_path
+
+
+def test_on_a_gpu_measured_steps_tell_it(gpu: Path) -> None:
+    naive, other = make_recipe("digits/p1"), make_recipe("digits/p1", "ewc")
+    assert estimate([Job(naive, 0)], gpu / "nowhere", GPU) == Cost(12_000, pytest.approx(48.0), Counter())
+    two = estimate([Job(naive, 0), Job(other, 0)], gpu / "nowhere", GPU)
+    assert two == Cost(24_000, pytest.approx(24.0), Counter({"ewc": 1}))
+    assert estimate([Job(naive, 0)], gpu / "nowhere", CPU).unknown == Counter({"naive": 1})
+
+
+def test_in_words() -> None:
+    assert str(Cost(12_000, 125.0, Counter())) == "12,000 steps to take; about 2:05."
+    assert str(Cost(12_000, 125.0, Counter({"ewc": 3, "er": 1}))) == (
+        "12,000 steps to take; about 2:05, without runs of which the time is unknown: 3 of ewc, 1 of er."
+    )
+    assert str(Cost(12_000, 0.0, Counter({"ewc": 3}))) == (
+        "12,000 steps to take; how long they take is unknown: no run of these methods was finished or measured."
+    )

@@ -1,0 +1,164 @@
+"""The recipes of the paper's tables: rows and columns as the paper has them, one recipe wherever it is shared."""
+
+import itertools
+import json
+
+import pytest
+
+from metadr.benchmarks import training_of
+from metadr.core import Recipe
+from metadr.recipes import OF_THE_PAPER, get_table
+from metadr.report import PAPER, compare
+from metadr.report.paper import columns_of, rows_of
+from metadr.store import description
+from metadr.sweep import Job, jobs_of, titles_of
+
+NOT_PRINTED = ("L2", "EWC")
+PRINTED = [name for name in OF_THE_PAPER if name in PAPER]
+
+
+def recipe_of(table: str, title: str, under: str = "") -> Recipe:
+    (row,) = [row for row in get_table(table).rows if (row.title, row.under) == (title, under)]
+    (recipe,) = row.recipes
+    return recipe
+
+
+def key(recipe: Recipe) -> str:
+    """What the folder of a run is named by, but for data and seed."""
+    return json.dumps(description(recipe), sort_keys=True)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_rows_and_columns_are_the_paper_s(name: str) -> None:
+    made = compare(get_table(name), [])
+    assert [row for row in made.rows if row not in NOT_PRINTED] == rows_of(name)
+    assert made.columns == columns_of(name)
+    assert {place: cell.paper for place, cell in made.cells.items() if place[0] not in NOT_PRINTED} == PAPER[name]
+    assert all(cell.paper is None for (row, _), cell in made.cells.items() if row in NOT_PRINTED)
+    assert set(made.cells) == set(itertools.product(made.rows, made.columns))
+
+
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_every_table_says_that_syn_is_rendered_here(name: str) -> None:
+    table = get_table(name)
+    assert {"syn"} <= {domain for recipe in table.recipes for domain in recipe.domains}
+    assert any("SYN is rendered here" in note and "not their set" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [
+            ("table1", "Naive", "P1"),
+            ("table3", "neither"),
+            ("table6", "beta = 0.0"),
+            ("table7", "gamma = 0.0"),
+            ("figure3", "Naive", "P1"),
+        ],
+        [
+            ("table1", "Meta-DR", "P1"),
+            ("table3", "recall and adapt"),
+            ("table8", "alpha = 0.1"),
+            ("figure3", "Meta-DR, psi3", "P1"),
+        ],
+        [("table3", "recall"), ("table6", "beta = 1.0")],
+        [("table3", "adapt"), ("table7", "gamma = 1.0")],
+        [("table1", "Naive + DR", "P1"), ("figure3", "Naive + DR, psi3", "P1")],
+        [("table1", "Naive", "P2"), ("figure3", "Naive", "P2")],
+        [("table1", "Naive + DR", "P2"), ("figure3", "Naive + DR, psi3", "P2")],
+        [("table1", "Meta-DR", "P2"), ("figure3", "Meta-DR, psi3", "P2")],
+        [("table1", "Oracle (all)", "P1"), ("table1", "Oracle (all)", "P2")],
+    ],
+    ids=str,
+)
+def test_what_tables_share_is_one_run(places: list[tuple[str, ...]]) -> None:
+    recipes = [recipe_of(*place) for place in places]
+    assert len(set(recipes)) == 1
+    assert len({key(recipe) for recipe in recipes}) == 1
+
+
+def test_nothing_else_is_shared() -> None:
+    """Other rows are other experiments: as many keys as recipes, over all tables."""
+    recipes = {recipe for name in OF_THE_PAPER for recipe in get_table(name).recipes}
+    assert len({key(recipe) for recipe in recipes}) == len(recipes)
+    # 23 of table 1; 2 of the ablation; 2, 1, 1 and 2 of beta, gamma and alpha less those; figure 3's psi1 and psi2.
+    counts = {name: len(get_table(name).recipes) for name in OF_THE_PAPER}
+    assert counts["table1"] == 23
+    assert len(recipes) == 23 + 2 + 2 + 1 + 1 + 2 + counts["table10"] + counts["table11"] + 8
+
+
+def test_seeds() -> None:
+    for row in get_table("table1").rows:
+        assert row.seeds == (10 if row.title in ("Naive", "Naive + DR", "Meta-DR") else 3)
+    for name in ("table3", "table4", "table6", "table7", "table8", "figure3"):
+        assert {row.seeds for row in get_table(name).rows} == {3}
+    assert {row.seeds for name in ("table10", "table11") for row in get_table(name).rows} == {1}
+    assert set(get_table("table1").with_seeds(2).seeds_of.values()) == {2}
+    assert get_table("table1").with_seeds(None) == get_table("table1")
+
+
+def test_jobs_are_the_first_seed_of_all_then_the_second() -> None:
+    one, two = recipe_of("table3", "recall"), recipe_of("table3", "adapt")
+    assert jobs_of({one: 3, two: 1}) == [Job(one, 0), Job(two, 0), Job(one, 1), Job(one, 2)]
+    assert jobs_of({}) == []
+
+
+def test_jobs_of_one_method_are_told_apart() -> None:
+    for name in OF_THE_PAPER:
+        jobs = jobs_of(get_table(name).seeds_of)
+        assert len(set(titles_of(jobs).values())) == len(jobs)
+    titles = list(titles_of(jobs_of(get_table("table6").with_seeds(1).seeds_of)).values())
+    assert titles == [
+        "digits naive seed 0",
+        "digits meta-dr seed 0 (recall 0.1)",
+        "digits meta-dr seed 0 (recall 1.0)",
+    ]
+    titles = list(titles_of(jobs_of(get_table("table11").seeds_of)).values())
+    assert titles[0] == "digits gem seed 0 (order mnist → mnist_m → syn → svhn)"
+
+
+def test_weights_of_the_terms() -> None:
+    weights = {
+        (name, row.title): (part.recall, part.adapt, part.inner_lr)
+        for name in ("table3", "table6", "table7", "table8")
+        for row in get_table(name).rows
+        for part in row.recipes[0].method
+    }
+    assert weights == {
+        ("table3", "recall"): (1.0, 0.0, 0.1),
+        ("table3", "adapt"): (0.0, 1.0, 0.1),
+        ("table3", "recall and adapt"): (1.0, 1.0, 0.1),
+        ("table6", "beta = 0.1"): (0.1, 0.0, 0.1),
+        ("table6", "beta = 1.0"): (1.0, 0.0, 0.1),
+        ("table7", "gamma = 0.1"): (0.0, 0.1, 0.1),
+        ("table7", "gamma = 1.0"): (0.0, 1.0, 0.1),
+        ("table8", "alpha = 0.001"): (1.0, 1.0, 0.001),
+        ("table8", "alpha = 0.01"): (1.0, 1.0, 0.01),
+        ("table8", "alpha = 0.1"): (1.0, 1.0, 0.1),
+    }
+
+
+def test_from_mnist_nothing_else_is_trained_on() -> None:
+    without, randomised = get_table("table4").recipes
+    for recipe in (without, randomised):
+        assert (recipe.order, recipe.tested) == (("mnist",), ("mnist_m", "syn", "svhn"))
+        assert training_of(recipe).steps == 3000
+    assert without.method == ()
+    assert [(part.name, part.transforms) for part in randomised.method] == [("dr", "psi2")]
+
+
+@pytest.mark.parametrize(("name", "memories"), [("table10", {200, 300, 400}), ("table11", {100})])
+def test_tables_of_memories_train_by_sgd(name: str, memories: set[int]) -> None:
+    recipes = get_table(name).recipes
+    assert {recipe.memory_per_domain for recipe in recipes} == memories
+    trainings = {training_of(recipe) for recipe in recipes}
+    assert {(each.optimizer, each.lr, each.later_lr, each.momentum) for each in trainings} == {("sgd", 0.01, 0.001, 0)}
+    assert {recipe.method_name for recipe in recipes} == {"gem", "dr+gem", "er", "dr+er", "er+meta-dr"}
+
+
+def test_all_orders_are_run_once_by_each_method() -> None:
+    for row in get_table("table11").rows:
+        assert {recipe.order for recipe in row.recipes} == set(
+            itertools.permutations(("mnist", "mnist_m", "syn", "svhn"))
+        )
+        assert len(row.recipes) == 24
