@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from metadr import cli_data, cli_results, listing, settings
+from metadr import cli_data, cli_results, cli_study, listing, settings
 from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
 from metadr.core import Recipe, Training
 from metadr.display import Watch, duration, working
@@ -54,6 +54,7 @@ bench = typer.Typer(help="Measure speed against what users could pick instead.",
 app.add_typer(bench, name="bench")
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_results.app, name="results")
+app.command()(cli_study.claims)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]

@@ -24,7 +24,7 @@ LAYERS = [
     ["lanes", "stopping", "recipes", "report", "survey"],
     ["sweep"],
     ["display", "bench", "packs"],
-    ["listing", "cli_data", "cli_results"],
+    ["listing", "cli_data", "cli_results", "cli_study"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -1,5 +1,6 @@
 """Paired comparisons by exact sign-flip tests, and what several of them at once may be taken to show."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -58,7 +59,7 @@ def sign_flip_p(differences: Sequence[float], alternative: Alternative = "greate
     middle = len(values) // 2
     # Patterns come in pairs of opposite sums: as many lie at or below -bound as at or above bound.
     extreme = _at_least(_signed_sums(values[:middle]), np.sort(_signed_sums(values[middle:])), bound)
-    share = extreme / 2 ** len(values)
+    share = math.ldexp(extreme, -len(values))
     if alternative != "two-sided":
         return share
     return 2 * share if bound > 0 else 1.0
@@ -66,7 +67,7 @@ def sign_flip_p(differences: Sequence[float], alternative: Alternative = "greate
 
 def least_p(n: int, alternative: Alternative = "greater") -> float:
     """The smallest p that n pairs can have, whatever they are: all differences on one side."""
-    return min(1.0, (2 if alternative == "two-sided" else 1) / 2**n)
+    return min(1.0, math.ldexp(2 if alternative == "two-sided" else 1, -n))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
