@@ -22,6 +22,7 @@ from metadr.recipes import Table, get_table
 from metadr.report import Record, group, read_records, text_table, write_report
 from metadr.run import Progress
 from metadr.run import run as run_recipe
+from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.survey import survey
@@ -55,6 +56,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_results.app, name="results")
 app.command()(cli_study.claims)
+app.command()(cli_study.rescore)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
@@ -295,16 +297,6 @@ def main() -> None:
     except Stopped:
         errors.print("Stopped. The same command goes on from the last checkpoint.", soft_wrap=True)
         raise SystemExit(130) from None
-
-
-def _assignments(texts: list[str]) -> dict[str, str]:
-    assignments = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--set takes field=value, such as inner_lr=0.05. Got '{text}' instead.")
-        assignments[name.strip()] = value.strip()
-    return assignments
 
 
 def _lanes(text: str) -> int | Literal["auto"]:
