@@ -12,6 +12,7 @@ from rich.table import Table as TextTable
 from metadr.display import working
 from metadr.files import told, write_file
 from metadr.report import read_records
+from metadr.report.regained import text_regained, write_regained
 from metadr.report.verdicts import judge, markdown_claims, reading, text_claims
 from metadr.rescore import FILE, Rescored, Statistics
 from metadr.rescore import rescore as rescore_runs
@@ -51,21 +52,29 @@ def rescore(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="settings of the data, as of the run")
     ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="path of the files of all runs together, without suffix")
+    ] = None,
 ) -> None:
     """Test finished runs again with batch norm's statistics re-estimated: how much of forgetting is only these?"""
     fields = assignments(set_ or []) | ({} if data is None else {"root": str(data)})
+    all_found = []
     with working(console) as watch:
         for found in rescore_runs(sources, statistics=statistics, device=device, data=fields, watch=watch):
             _print_rescored(found, statistics)
+            all_found.append(found)
+    if len(all_found) > 1:
+        for table in text_regained(all_found):
+            console.print(table)
+    for path in write_regained(all_found, output) if output else ():
+        console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
 
 
 def _print_rescored(found: Rescored, statistics: Statistics) -> None:
     if not found.rows:
-        console.print(
-            f"{escape(str(found.path))}: network '{escape(found.model)}' has no batch norm, so there is nothing to "
-            "re-estimate.",
-            soft_wrap=True,
-        )
+        model = escape(found.identity["training"]["model"])
+        what = f"network '{model}' has no batch norm, so there is nothing to re-estimate"
+        console.print(f"{escape(str(found.path))}: {what}.", soft_wrap=True)
         return
     table = TextTable(title=escape(found.path.name), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     columns = ("own statistics", "gain") if statistics == "own" else [f"by {name}" for name in found.order]

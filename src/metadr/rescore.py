@@ -24,23 +24,32 @@ from metadr.store import RunDirectory, finished_runs, recipe_from_identity
 Statistics = Literal["own", "each"]
 FILE = "rescored.json"
 OF_THE_RUN = "run"  # the statistics that a run ended with
-TOLERANCE = 1.0  # points by which a score may be another on another device
+# By how much a score may be another on another device: points, or images where there are few.
+TOLERANCE, TOLERATED_IMAGES = 1.0, 2
 
 
 class Rescored(NamedTuple):
     """A finished run, tested again."""
 
     path: Path
-    model: str
-    order: tuple[str, ...]
+    identity: dict[str, Any]
     before: list[list[float]]
     """R[i][j], as the run found it."""
     rows: list[dict[str, Any]]
     """The new scores, by the domain whose statistics were used and that of the test; none without batch norm."""
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self.identity["order"])
+
     def on(self, domain: str, statistics: str) -> float:
         (value,) = (row["value"] for row in self.rows if (row["statistics"], row["on"]) == (statistics, domain))
         return float(value)
+
+    @property
+    def kept(self) -> float:
+        """The score on the earlier domains at the end, on average."""
+        return _mean(self.before[-1][:-1])
 
     @property
     def forgotten(self) -> float:
@@ -92,7 +101,7 @@ def _rescored(
 ) -> Rescored:
     network = _network_of(directory, recipe, residents, device)
     before = scores_of(directory.read("rows.json"), recipe.order)
-    found = Rescored(directory.path, training_of(recipe).model, recipe.order, before, [])
+    found = Rescored(directory.path, directory.identity, before, [])
     if not norms_of(network):
         return found
     domains = [resident.domain for resident in residents]
@@ -160,9 +169,9 @@ def _network_of(directory: RunDirectory, recipe: Recipe, residents: list[Residen
 
 def _check_reproduced(found: Rescored) -> None:
     """The weights must score what the run says they did; all that follows is compared with that."""
-    for j, name in enumerate(found.order):
-        then, now = found.before[-1][j], found.on(name, OF_THE_RUN)
-        if abs(then - now) > TOLERANCE:
+    for then, row in zip(found.before[-1], found.rows, strict=True):
+        name, now = row["on"], row["value"]
+        if abs(then - now) > max(TOLERANCE, 100 * TOLERATED_IMAGES / row["images"]):
             raise UserError(
                 f"The checkpoint of run {found.path} scores {now:.1f} on '{name}', where the run found {then:.1f}. "
                 "Its files do not belong together: remove the run and run it again."

@@ -47,9 +47,13 @@ def test_a_run_is_tested_again(command: Command, make_toy: Callable[..., Any], t
         assert float(own) - float(end) == pytest.approx(float(gain), abs=0.11)
     assert "Forgotten on the earlier domains: " in ended.out
     assert ended.out.endswith(f"Wrote {path / 'rescored.json'}\n")
-    ended = command("rescore", tmp_path, "--statistics", "each", "--device", "cpu")
+    assert command("run", "toy", "--method", "dr", "--out", tmp_path, "--device", "cpu").code == 0
+    ended = command("rescore", tmp_path, "--statistics", "each", "--device", "cpu", "-o", tmp_path / "statistics")
     assert (ended.code, ended.err) == (0, "")
     assert "by a" in ended.out and "by c" in ended.out
+    assert "regained" in ended.out
+    assert ended.out.endswith(f"Wrote {tmp_path / 'statistics.md'}\nWrote {tmp_path / 'statistics.json'}\n")
+    assert "| Naive + DR |" in (tmp_path / "statistics.md").read_text()
 
 
 def test_your_own_images_are_found_again(command: Command, own_images: Path, tmp_path: Path) -> None:

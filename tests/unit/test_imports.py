@@ -21,7 +21,8 @@ LAYERS = [
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
-    ["lanes", "stopping", "recipes", "report", "rescore", "survey"],
+    ["rescore"],
+    ["lanes", "stopping", "recipes", "report", "survey"],
     ["sweep"],
     ["display", "bench", "packs"],
     ["listing", "cli_data", "cli_results", "cli_study"],

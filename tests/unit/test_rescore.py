@@ -17,6 +17,7 @@ from metadr.benchmarks import BENCHMARKS
 from metadr.engine.network import Network
 from metadr.engine.reestimate import Tally, norms_of, reestimate
 from metadr.evaluate import confusion, score
+from metadr.report.regained import regained_rows, text_regained, write_regained
 from metadr.rescore import FILE, OF_THE_RUN, Rescored, rescore
 from metadr.store import RunDirectory
 
@@ -231,3 +232,30 @@ def test_mistakes_are_one_sentence(finished: metadr.Result, monkeypatch: pytest.
     assert "has no checkpoint, and so no weights to test" in refused()
     (finished.path / "done.json").unlink()
     assert "No finished run in" in refused()
+
+
+def rescored(seed: int, end: list[float], own: list[float], **changes: Any) -> Rescored:
+    """A run on three domains, each at 90 once it was learnt."""
+    order = ["red", "green", "blue"]
+    identity = {"benchmark": "toy", "order": order, "method": [], "access": "current", "memory_per_domain": 0}
+    before = [[0.0] * 3, [90.0] * 3, [90.0] * 3, [*end, 90.0]]
+    rows = [{"statistics": name, "on": name, "value": value} for name, value in zip(order, [*own, 91.0], strict=True)]
+    return Rescored(Path("run"), {**identity, "training": {}, "seed": seed, **changes}, before, rows)
+
+
+def test_a_table_of_what_is_regained(tmp_path: Path) -> None:
+    naive = [rescored(0, [40, 60], [70, 80]), rescored(1, [50, 70], [70, 80])]
+    dr = rescored(0, [80, 80], [80, 82], method=[{"part": "dr"}])
+    nothing = rescored(5, [0, 0], [0, 0])._replace(rows=[])  # without batch norm
+    ((sequence, rows),) = regained_rows([*naive, dr, nothing]).items()
+    assert sequence == "toy: red → green → blue"
+    # Naive: kept 50 and 60, with own statistics 75 and 75, forgotten 40 and 30.
+    assert rows == [
+        ["Naive", "55.0 ± 7.1", "75.0 ± 0.0", "35.0 ± 7.1", "20.0 ± 7.1", "2"],
+        ["Naive + DR", "80.0", "81.0", "10.0", "1.0", "1"],
+    ]
+    page, data = write_regained([*naive, dr], tmp_path / "new" / "statistics")
+    assert "| Naive + DR | 80.0 | 81.0 | 10.0 | 1.0 | 1 |" in page.read_text()
+    assert [each["before"] for each in json.loads(data.read_text())] == [each.before for each in (*naive, dr)]
+    (table,) = text_regained([*naive, dr])
+    assert table.row_count == 2
