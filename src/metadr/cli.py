@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from metadr import cli_data, cli_report, cli_results, listing, settings
+from metadr import cli_data, cli_report, cli_results, cli_study, listing, settings
 from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
 from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe, Training
@@ -25,6 +25,7 @@ from metadr.report import Record, compare, read_records, write_comparison, write
 from metadr.report.write import every_format
 from metadr.run import Progress, pick_device
 from metadr.run import run as run_recipe
+from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.survey import survey
@@ -61,6 +62,8 @@ app.add_typer(bench, name="bench")
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_results.app, name="results")
 app.command()(cli_report.report)
+app.command()(cli_study.claims)
+app.command()(cli_study.rescore)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
@@ -290,16 +293,6 @@ def main() -> None:
     except Stopped as stopped:
         errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
-
-
-def _assignments(texts: list[str]) -> dict[str, str]:
-    assignments = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--set takes field=value, such as inner_lr=0.05. Got '{text}' instead.")
-        assignments[name.strip()] = value.strip()
-    return assignments
 
 
 def _lanes(text: str) -> int | Literal["auto"]:

@@ -5,6 +5,7 @@ import math
 import sys
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from metadr.errors import UserError, unknown
@@ -51,6 +52,17 @@ def parse(owner: type, name: str, text: str) -> Any:
     if value is _MISFIT:
         raise _refusal(owner, name, text)
     return value
+
+
+def assignments(texts: Iterable[str]) -> dict[str, str]:
+    """What --set was given: 'field=value', each, as text."""
+    assigned = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--set takes field=value, such as inner_lr=0.05. Got '{text}' instead.")
+        assigned[name.strip()] = value.strip()
+    return assigned
 
 
 def describe(owner: type, name: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from metadr.benchmarks import benchmark_of, training_of
+from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
 from metadr.core import Recipe
-from metadr.errors import UserError
+from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
+from metadr.parts import PARTS
+from metadr.settings import names
 
 log = logging.getLogger("metadr")
 
@@ -62,6 +64,35 @@ def key_of(recipe: Recipe, seed: int) -> str:
 
 def key_of_identity(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
+    """The recipe that a run's identity is of: what `recipe.json` holds, as a value again.
+
+    Settings of the benchmark's data are not among it, since only what they decide is: give those that differ from the
+    usual. The identity of what is returned is the run's own, unless data, a default or a revision have changed.
+    """
+    benchmark = get_benchmark(content["benchmark"])
+    method = []
+    for part in content["method"]:
+        if part["part"] not in PARTS:
+            raise unknown("part", part["part"], PARTS, hint="Import the module that registers it.")
+        kind = PARTS[part["part"]]
+        method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
+    training = {**dict(LATER_FIELDS), **content["training"]}
+    usual = dataclasses.asdict(benchmark.training)
+    return check_recipe(
+        Recipe(
+            benchmark.name,
+            tuple(content["order"]),
+            tuple(method),
+            memory_per_domain=content["memory_per_domain"],
+            memory_choice=content["memory_choice"],
+            access=content["access"],
+            overrides=tuple(item for item in training.items() if item not in usual.items()),
+            data=tuple(data.items()),
+        )
+    )
 
 
 class Checkpoint(NamedTuple):

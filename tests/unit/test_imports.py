@@ -21,11 +21,12 @@ LAYERS = [
     ["store", "provenance", "domains"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
+    ["rescore"],
     ["lanes", "stopping", "report", "survey"],
     ["sweep"],
     ["display", "bench", "packs"],
     ["cost"],
-    ["listing", "cli_data", "cli_report", "cli_results"],
+    ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -20,7 +20,7 @@ from metadr.benchmarks import BENCHMARKS
 from metadr.core import Benchmark, Recipe, Task, Training
 from metadr.files import write_file
 from metadr.parts import PARTS
-from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of
+from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of, recipe_from_identity
 from metadr.transforms import TRANSFORMS
 
 
@@ -174,6 +174,52 @@ def test_the_key_is_the_same_in_another_process() -> None:
 def test_the_identity_survives_json() -> None:
     before = identity(metadr.recipe("toy", "er+meta-dr+gem", memory_per_domain=5), 0)
     assert json.loads(json.dumps(before)) == before
+
+
+METHODS = [
+    "naive",
+    *PARTS,
+    "dr+er+ewc+gem+l2+meta-dr",
+    "oracle-all",
+    "oracle-cumulative+dr",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recipe_comes_back_from_its_identity(method: str) -> None:
+    changes: dict[str, Any] = {"lr": 0.1 + 0.2, "order": ("b", "a"), "limit": 7, "memory_choice": "first"}
+    memory = {"memory_per_domain": 5} if {"er", "gem"} & set(method.split("+")) else {}
+    for fields in ({}, changes, {"precision": "bf16", "deterministic": False, "batch_norm": "inner+clean"}):
+        before = metadr.recipe("toy", method, **{**fields, **memory})
+        after = recipe_from_identity(json.loads(json.dumps(identity(before, 3))))
+        assert after == before
+        assert key_of(after, 3) == key_of(before, 3)
+
+
+@pytest.mark.parametrize("name", PART_FIELDS)
+def test_every_field_of_every_part_comes_back_from_the_identity(name: str) -> None:
+    part, _, field = name.partition(".")
+    before = with_part(part, **{field: other(PARTS[part], field, getattr(with_part(part).method[0], field))})
+    assert recipe_from_identity(json.loads(json.dumps(identity(before, 0)))) == before
+
+
+def test_a_recipe_comes_back_with_the_values_that_it_was_run_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defaults that have changed since are no part of it; the key tells that something has."""
+    content = identity(metadr.recipe("toy", "dr"), 0)
+    monkeypatch.setitem(BENCHMARKS, "toy", benchmark(training=Training(model="small_resnet", steps=9)))
+    after = recipe_from_identity(content)
+    assert dict(after.overrides) == {"model": "tiny_resnet", "steps": 4}
+    assert identity(after, 0) == content
+
+
+def test_an_identity_of_what_is_not_known_here_is_refused() -> None:
+    content = identity(metadr.recipe("toy", "dr"), 0)
+    with pytest.raises(metadr.UserError, match="No part 'dream'"):
+        recipe_from_identity({**content, "method": [{**content["method"][0], "part": "dream"}]})
+    with pytest.raises(metadr.UserError, match=r"No benchmark 'toys'\. Closest: 'toy'"):
+        recipe_from_identity({**content, "benchmark": "toys"})
+    with pytest.raises(metadr.UserError, match="No field 'warmth' in Training"):
+        recipe_from_identity({**content, "training": {**content["training"], "warmth": 1}})
 
 
 def refuse(*_: object, **__: object) -> typing.NoReturn:

@@ -1,0 +1,148 @@
+"""What the paper says of the digits, as data: which runs are compared, on which scores, in which direction.
+
+metadr claims runs               every claim with its verdict
+metadr claims runs -o FILE.md    the same as Markdown, for docs/reproduce.md
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+# What the study sets beside the defaults of the benchmark, for every run it compares: 'dr.per' for runs with that part.
+STUDY: Mapping[str, Any] = {}
+SGD = {"optimizer": "sgd", "lr": 0.01, "later_lr": 0.001}  # of Tables 10 and 11
+DIGITS = ("mnist", "mnist_m", "syn", "svhn")
+
+
+class Runs(NamedTuple):
+    """The runs of a recipe over seeds, in the words of `metadr run RECIPE --method METHOD --set FIELD=VALUE`."""
+
+    recipe: str
+    method: str
+    fields: tuple[tuple[str, Any], ...] = ()
+
+
+class Claim(NamedTuple):
+    """That some runs score more than others.
+
+    A score is that on a domain at the end ('syn') or at another moment ('syn after mnist'), 'kept' or 'ACC'.
+    Pairs share a seed, and all that it draws, or, over all orders of the domains, the order.
+    """
+
+    name: str
+    source: str  # the table or figure of the paper
+    runs: Runs
+    over: tuple[Runs, ...]  # each of them
+    on: tuple[str, ...]
+    kind: Literal["more", "no more"] = "more"
+    cells: Literal["every", "some"] = "every"  # must it be so on every score and over every rival, or on one of them
+    pairs: Literal["seed", "order"] = "seed"
+    margin: float = 0.0  # by at least so many points
+
+
+def runs(protocol: str, method: str, **fields: Any) -> Runs:
+    return Runs(f"digits/{protocol}", method, tuple(fields.items()))
+
+
+def _both_protocols(name: str, source: str, method: str, rival: str, *on: str, **rest: Any) -> tuple[Claim, ...]:
+    return tuple(Claim(name, source, runs(each, method), (runs(each, rival),), on, **rest) for each in ("p1", "p2"))
+
+
+def _dr() -> tuple[Claim, ...]:
+    p2 = runs("p2", "dr"), (runs("p2", "naive"),), ("svhn",)
+    mnist = "mnist_m after mnist", "syn after mnist", "svhn after mnist"
+    psi2 = runs("p1", "dr", transforms="psi2")
+    return (
+        *_both_protocols("DR keeps more than Naive", "Table 1", "dr", "naive", "kept"),
+        Claim("DR keeps more of SVHN than Naive", "Table 1", *p2),
+        Claim("DR keeps at least 18 points more of SVHN, from 54 to 72", "Table 1", *p2, margin=18.0),
+        Claim("DR generalises from MNIST alone to each other domain", "Table 4", psi2, (runs("p1", "naive"),), mnist),
+    )
+
+
+def _regularisers() -> tuple[Claim, ...]:
+    claims: tuple[Claim, ...] = ()
+    for method in ("l2", "ewc"):
+        name, some = method.upper(), {"cells": "some"}
+        nothing = f"{name} without DR gives nothing over Naive, on any domain"
+        claims += _both_protocols(nothing, "Section 5.3", method, "naive", *DIGITS, kind="no more", **some)
+        helps = f"{name} helps DR on some domain"
+        claims += _both_protocols(helps, "Table 1", f"{method}+dr", "dr", *DIGITS, **some)
+    return claims
+
+
+def _meta_dr() -> tuple[Claim, ...]:
+    def without_memory(protocol: str) -> tuple[Runs, ...]:
+        return tuple(runs(protocol, rival) for rival in ("naive", "dr", "l2+dr", "ewc+dr"))
+
+    kept, best = "Meta-DR keeps most of all methods without memory", "Meta-DR is best without memory"
+    claims = [
+        *(Claim(kept, "Table 1", runs(each, "meta-dr"), without_memory(each), ("kept",)) for each in ("p1", "p2")),
+        Claim(f"{best}, on every domain", "Table 1", runs("p1", "meta-dr"), without_memory("p1"), DIGITS),
+        Claim(f"{best}, on all but SVHN", "Table 1", runs("p2", "meta-dr"), without_memory("p2"), DIGITS[:3]),
+        Claim("L2 + DR beats Meta-DR on SVHN", "Table 1", runs("p2", "l2+dr"), (runs("p2", "meta-dr"),), ("svhn",)),
+    ]
+    for protocol in ("p1", "p2"):
+        for psi in ("psi1", "psi2", "psi3"):
+            ours, theirs = (runs(protocol, method, transforms=psi) for method in ("meta-dr", "dr"))
+            claims.append(Claim(f"Meta-DR beats DR with {psi}", "Figure 3", ours, (theirs,), ("ACC",)))
+    return tuple(claims)
+
+
+def _ablation() -> tuple[Claim, ...]:
+    def meta_dr(**fields: Any) -> Runs:
+        return runs("p1", "meta-dr", **fields)
+
+    whole, naive, late = meta_dr(), runs("p1", "naive"), ("syn", "svhn")
+    recall, adapt = meta_dr(adapt=0.0), meta_dr(recall=0.0)
+    small, middle = meta_dr(inner_lr=0.001), meta_dr(inner_lr=0.01)
+    return (
+        Claim("Recall alone keeps more of MNIST than Naive", "Table 3", recall, (naive,), ("mnist",)),
+        Claim("Recall keeps more of MNIST beside adapt", "Table 3", whole, (adapt,), ("mnist",)),
+        Claim("Without adapt SYN and SVHN suffer", "Table 3", whole, (recall,), late),
+        Claim("A larger alpha helps: 0.01 over 0.001", "Table 8", middle, (small,), ("ACC",)),
+        Claim("A larger alpha helps: 0.1 over 0.01", "Table 8", whole, (middle,), ("ACC",)),
+    )
+
+
+def _memory() -> tuple[Claim, ...]:
+    sizes = [
+        Claim(name.format(size), "Table 10", *_with_memory(size, ours, theirs), ("ACC",))
+        for size in (200, 300, 400)
+        for name, ours, theirs in (
+            ("ER beats GEM, M = {}", "er", "gem"),
+            ("DR adds to ER, M = {}", "er+dr", "er"),
+            ("Meta-DR adds to ER, M = {}", "er+meta-dr", "er"),
+        )
+    ]
+    orders = [
+        Claim(name, "Table 11", *_with_memory(100, ours, theirs), ("ACC",), pairs="order")
+        for name, ours, theirs in (
+            ("ER beats GEM", "er", "gem"),
+            ("ER beats GEM with DR", "er+dr", "gem+dr"),
+            ("DR adds to ER", "er+dr", "er"),
+            ("Meta-DR adds to ER", "er+meta-dr", "er"),
+            ("Meta-DR adds more to ER than DR", "er+meta-dr", "er+dr"),
+        )
+    ]
+    return (
+        *_both_protocols("A memory helps: ER keeps more than Naive", "Table 1", "er", "naive", "kept"),
+        *_both_protocols("DR adds to ER", "Table 1", "er+dr", "er", "ACC"),
+        *_both_protocols("Meta-DR adds to ER", "Table 1", "er+meta-dr", "er", "ACC"),
+        *sizes,
+        *orders,
+    )
+
+
+def _with_memory(size: int, ours: str, theirs: str) -> tuple[Runs, tuple[Runs, ...]]:
+    return runs("p1", ours, memory_per_domain=size, **SGD), (runs("p1", theirs, memory_per_domain=size, **SGD),)
+
+
+def _oracles() -> tuple[Claim, ...]:
+    name = "An oracle is no upper bound: Meta-DR beats {} on some domain"
+    return (
+        *_both_protocols(name.format("all"), "Table 1", "meta-dr", "oracle-all", *DIGITS, cells="some"),
+        *_both_protocols(name.format("cumulative"), "Table 1", "meta-dr", "oracle-cumulative", *DIGITS, cells="some"),
+    )
+
+
+CLAIMS: tuple[Claim, ...] = (*_dr(), *_regularisers(), *_meta_dr(), *_ablation(), *_memory(), *_oracles())
