@@ -88,7 +88,7 @@ def _print_rescored(found: Rescored, statistics: Statistics) -> None:
     console.print(table)
     console.print(
         f"Forgotten on the earlier domains: {found.forgotten:.1f} points on average. With their own statistics "
-        f"{found.regained:+.1f} come back.",
+        f"{found.regained:+.1f} come back, and {found.control:+.1f} on the last, where nothing was forgotten.",
         soft_wrap=True,
     )
     console.print(f"Wrote {escape(str(found.path / FILE))}", soft_wrap=True)

@@ -61,6 +61,11 @@ class Rescored(NamedTuple):
         """Points that come back on the earlier domains with their own statistics, on average."""
         return _mean([self.on(name, name) - self.before[-1][j] for j, name in enumerate(self.order[:-1])])
 
+    @property
+    def control(self) -> float:
+        """The same gain on the last domain, of which nothing can have been forgotten."""
+        return self.on(self.order[-1], self.order[-1]) - self.before[-1][-1]
+
 
 def rescore(
     sources: Iterable[str | Path],

@@ -251,11 +251,11 @@ def test_a_table_of_what_is_regained(tmp_path: Path) -> None:
     assert sequence == "toy: red → green → blue"
     # Naive: kept 50 and 60, with own statistics 75 and 75, forgotten 40 and 30.
     assert rows == [
-        ["Naive", "55.0 ± 7.1", "75.0 ± 0.0", "35.0 ± 7.1", "20.0 ± 7.1", "2"],
-        ["Naive + DR", "80.0", "81.0", "10.0", "1.0", "1"],
+        ["Naive", "55.0 ± 7.1", "75.0 ± 0.0", "35.0 ± 7.1", "20.0 ± 7.1", "1.0 ± 0.0", "2"],
+        ["Naive + DR", "80.0", "81.0", "10.0", "1.0", "1.0", "1"],
     ]
     page, data = write_regained([*naive, dr], tmp_path / "new" / "statistics")
-    assert "| Naive + DR | 80.0 | 81.0 | 10.0 | 1.0 | 1 |" in page.read_text()
+    assert "| Naive + DR | 80.0 | 81.0 | 10.0 | 1.0 | 1.0 | 1 |" in page.read_text()
     assert [each["before"] for each in json.loads(data.read_text())] == [each.before for each in (*naive, dr)]
     (table,) = text_regained([*naive, dr])
     assert table.row_count == 2

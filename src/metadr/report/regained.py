@@ -13,7 +13,7 @@ from metadr.report.tables import cell, group
 from metadr.rescore import Rescored
 from metadr.store import key_of_identity
 
-HEAD = ("method", "kept", "kept, own statistics", "forgotten", "regained", "n")
+HEAD = ("method", "kept", "kept, own statistics", "forgotten", "regained", "on the last", "n")
 
 
 def regained_rows(found: Sequence[Rescored]) -> dict[str, list[list[str]]]:
@@ -29,6 +29,7 @@ def regained_rows(found: Sequence[Rescored]) -> dict[str, list[list[str]]]:
                 [run.kept + run.regained for run in runs],
                 [run.forgotten for run in runs],
                 [run.regained for run in runs],
+                [run.control for run in runs],
             )
             rows.append([one.title, *map(cell, columns), str(len(runs))])
         sequences[sequence] = rows
@@ -59,7 +60,7 @@ def write_regained(found: Sequence[Rescored], stem: Path) -> list[Path]:
         "Means over the earlier domains of a sequence, in points, ± standard deviation over n seeds. kept: the score "
         "at the end; own statistics: the same weights with batch norm's statistics re-estimated on the training images "
         "of the domain that is tested; forgotten: what was lost since the domain was learnt; regained: what "
-        "re-estimated statistics give back of it.\n"
+        "re-estimated statistics give back; on the last: their gain there, where nothing was forgotten.\n"
     )
     lines = [
         json.dumps({"identity": each.identity, "before": each.before, "rows": each.rows}, sort_keys=True)
