@@ -89,6 +89,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
             memory_per_domain=content["memory_per_domain"],
             memory_choice=content["memory_choice"],
             access=content["access"],
+            tested=tuple(content.get("tested", ())),
             overrides=tuple(item for item in training.items() if item not in usual.items()),
             data=tuple(data.items()),
         )

@@ -1,6 +1,7 @@
 """Re-estimated statistics against plain arithmetic in float64, and what a run that is tested again leaves behind."""
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -160,6 +161,15 @@ def test_every_domain_is_scored_with_its_own_statistics(finished: metadr.Result,
     assert found.regained == pytest.approx(
         sum(found.on(name, name) - end[j] for j, name in enumerate(found.order[:2])) / 2
     )
+
+
+def test_a_domain_that_was_never_trained_on_is_left_out(registered_toys: Any, tmp_path: Path) -> None:
+    whole = registered_toys["classification"].recipe(overrides=(("steps", 2),))
+    names = whole.order
+    recipe = dataclasses.replace(whole, order=names[:2], tested=names[2:])
+    found = only(rescore([metadr.run(recipe, out=tmp_path, device="cpu").path], device="cpu"))
+    assert found.order == names[:2]
+    assert {row["on"] for row in found.rows} == set(names[:2])
 
 
 def test_each_domain_s_statistics_on_all_domains(finished: metadr.Result, classification: Any) -> None:

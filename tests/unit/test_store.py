@@ -196,6 +196,11 @@ def test_a_recipe_comes_back_from_its_identity(method: str) -> None:
         assert key_of(after, 3) == key_of(before, 3)
 
 
+def test_domains_that_are_only_tested_on_come_back_from_the_identity() -> None:
+    before = metadr.recipe("toy", "dr", order=("b",), tested=("a",))
+    assert recipe_from_identity(json.loads(json.dumps(identity(before, 3)))) == before
+
+
 @pytest.mark.parametrize("name", PART_FIELDS)
 def test_every_field_of_every_part_comes_back_from_the_identity(name: str) -> None:
     part, _, field = name.partition(".")
