@@ -109,7 +109,7 @@ def _rescored(
     found = Rescored(directory.path, directory.identity, before, [])
     if not norms_of(network):
         return found
-    domains = [resident.domain for resident in residents[: len(recipe.order)]]  # what was never learned is not forgotten
+    domains = [resident.domain for resident in residents[: len(recipe.order)]]  # what was not learned is not forgotten
 
     def test(by: str, tested: Iterable[Domain]) -> None:
         for domain in tested:
