@@ -22,7 +22,8 @@ from types import SimpleNamespace
 import pytest
 
 from metadr.data import fetch as module
-from metadr.data.fetch import checksum_of, fetch
+from metadr.data.fetch import fetch
+from metadr.data.part import checksum_of
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
 
@@ -638,7 +639,7 @@ def test_a_second_process_is_told(server, get, tmp_path):
 
 
 def test_another_process_was_faster(server, get, monkeypatch):
-    claimed = module._claimed
+    claimed = module.claimed
 
     @contextmanager
     def late(target, kind):
@@ -648,7 +649,7 @@ def test_another_process_was_faster(server, get, monkeypatch):
             target.write_bytes(BODY)
             yield part
 
-    monkeypatch.setattr(module, "_claimed", late)
+    monkeypatch.setattr(module, "claimed", late)
     assert get(server.plan("/a", serve())) == BODY
     assert server.requests == []
 

@@ -1,28 +1,23 @@
 """Downloads: resumed where they were cut, checked while they arrive, in place only once they are whole.
 
-A file on its way is `NAME.part`; `NAME.part.json` beside it says what it is a part of. Both go when it is whole.
+A file on its way is a part (part.py), which goes when it is whole.
 """
 
-import fcntl
-import hashlib
 import http.client
-import io
-import json
 import logging
-import os
 import re
 import shutil
 import string
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from metadr.data.part import Origin, PartialFile, checksum_of, claimed, told
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
 
@@ -48,27 +43,6 @@ class Download(NamedTuple):
     """The host it comes from."""
     bytes_per_second: float
     """Since the connection was made."""
-
-
-class Origin(NamedTuple):
-    """What a part is a part of, as its server described it."""
-
-    url: str
-    etag: str | None = None
-    modified: str | None = None
-    total: int | None = None
-
-    @property
-    def validator(self) -> str | None:
-        """What makes the server send the rest only if the file is still the same. A weak ETag cannot (RFC 9110)."""
-        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
-
-    def contradicts(self, other: "Origin") -> bool:
-        """Whether these cannot be the same file. Two mirrors may describe one file differently, but for its size."""
-        mine: tuple[object, ...] = (self.total, self.etag, self.modified)
-        theirs: tuple[object, ...] = (other.total, other.etag, other.modified)
-        compared = 3 if self.url == other.url else 1
-        return any(a and b and a != b for a, b in list(zip(mine, theirs, strict=True))[:compared])
 
 
 class Span(NamedTuple):
@@ -111,110 +85,6 @@ def fetch(
     return [_Fetcher(file, folder, watch, timeout, attempts).fetch(hint) for file in files]
 
 
-def checksum_of(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file, written as in `RemoteFile.checksum`."""
-    with _told(path, "read"), path.open("rb") as file:
-        return f"{kind}:{hashlib.file_digest(file, lambda: _hasher(kind)).hexdigest()}"
-
-
-class _Part:
-    """A file on its way, held for this process: the bytes so far, their checksum and their origin."""
-
-    def __init__(self, target: Path, handle: io.FileIO, kind: str) -> None:
-        self.target = target
-        self.path, self.note = _part_of(target)
-        self.handle = handle
-        self.kind = kind
-        self.origin = self._read_note()
-        self.digest = _hasher(kind)
-        self.length = 0
-        self.resumed = False
-        with _told(self.path, "read"):
-            handle.seek(0)
-            while data := handle.read(CHUNK):
-                self.digest.update(data)
-                self.length += len(data)
-
-    @property
-    def checksum(self) -> str:
-        return f"{self.kind}:{self.digest.hexdigest()}"
-
-    def begin(self, origin: Origin) -> None:
-        """Start from the first byte. Empty before the note changes: a kill between the two leaves nothing to glue."""
-        self.clear()
-        self.describe(origin)
-
-    def describe(self, origin: Origin) -> None:
-        if origin != self.origin:
-            with _told(self.note):
-                self.note.write_text(json.dumps(origin._asdict()))
-            self.origin = origin
-
-    def append(self, data: bytes) -> None:
-        rest = memoryview(data)
-        with _told(self.path):
-            while rest:
-                # Counted as it is written: on a full disk what fitted is kept, and the part must know of it.
-                written = self.handle.write(rest)
-                self.digest.update(rest[:written])
-                self.length += written
-                rest = rest[written:]
-
-    def clear(self) -> None:
-        with _told(self.path):
-            self.handle.truncate(0)
-        self.digest, self.length, self.resumed = _hasher(self.kind), 0, False
-
-    def finish(self) -> None:
-        """Put the whole file in place, also for a machine that stops right after."""
-        with _told(self.target):
-            os.fsync(self.handle.fileno())
-            self.note.unlink(missing_ok=True)
-            self.path.replace(self.target)
-            directory = os.open(self.target.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-
-    def discard(self) -> None:
-        with _told(self.path):
-            self.note.unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
-
-    def _read_note(self) -> Origin | None:
-        try:
-            return Origin(**json.loads(self.note.read_text()))
-        except (OSError, ValueError, TypeError):  # none, or cut by a kill: the part then has no known origin
-            return None
-
-
-@contextmanager
-def _claimed(target: Path, kind: str) -> Iterator[_Part]:
-    """Hold the part of a file for this process. The part is its own lock: no lock file stays behind."""
-    path, _ = _part_of(target)
-    while True:
-        with _told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = path.open("a+b", buffering=0)  # unbuffered: what is counted is written
-        with handle:
-            with _told(path):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UserError(
-                        f"{target} is being downloaded by another process. Wait for it or stop it, then run the same "
-                        "command again: what has arrived is kept."
-                    ) from None
-            try:
-                held = os.path.samestat(os.fstat(handle.fileno()), path.stat())
-            except FileNotFoundError:
-                held = False  # another process renamed or removed it between open and lock: there may be a new one
-            if held:
-                yield _Part(target, handle, kind)
-                return
-
-
 class _Fetcher(NamedTuple):
     """One file and how to ask for it."""
 
@@ -232,7 +102,7 @@ class _Fetcher(NamedTuple):
         if self.flaw() is None:
             return self.target
         kind = self.file.checksum.partition(":")[0] if self.file.checksum else "sha256"
-        with _claimed(self.target, kind) as part:
+        with claimed(self.target, kind) as part:
             try:
                 flaw = self.flaw()
                 if flaw is None:  # another process was faster
@@ -249,7 +119,7 @@ class _Fetcher(NamedTuple):
 
     def flaw(self) -> str | None:
         """What is wrong with the file in place, or none."""
-        with _told(self.target, "read"):
+        with told(self.target, "read"):
             if not self.target.exists():
                 return "is missing"
             size = self.target.stat().st_size
@@ -263,7 +133,7 @@ class _Fetcher(NamedTuple):
             return None if found == wanted else f"has {found} instead of {wanted}"
         return None
 
-    def ask_all(self, part: _Part, hint: str) -> None:
+    def ask_all(self, part: PartialFile, hint: str) -> None:
         """Get the file from the first mirror that has it."""
         answers = []
         for url in self.file.urls:
@@ -276,7 +146,7 @@ class _Fetcher(NamedTuple):
         kept = f" The {part.length} bytes that arrived are kept for the next attempt." if part.length else ""
         raise UserError(f"Cannot download {self.file.name}: {said}.{kept} {hint}".rstrip())
 
-    def ask(self, url: str, part: _Part) -> None:
+    def ask(self, url: str, part: PartialFile) -> None:
         """Get the file from one mirror, in as many attempts as it deserves."""
         failures, best, reached = 0, part.length, False
         while True:
@@ -293,7 +163,7 @@ class _Fetcher(NamedTuple):
                     raise
             time.sleep(min(BACKOFF * 2 ** (failures - 1), MAX_BACKOFF))
 
-    def attempt(self, url: str, part: _Part) -> None:
+    def attempt(self, url: str, part: PartialFile) -> None:
         """One connection: ask for what is missing, receive it, check the whole."""
         wanted = self.file.checksum.lower() if self.file.checksum else None
         if wanted and part.length and part.checksum == wanted:
@@ -313,7 +183,7 @@ class _Fetcher(NamedTuple):
             part.clear()
             raise failure
 
-    def connect(self, url: str, part: _Part) -> tuple[http.client.HTTPResponse, Span]:
+    def connect(self, url: str, part: PartialFile) -> tuple[http.client.HTTPResponse, Span]:
         """Ask for the bytes that are missing, or for all where those cannot be joined to the ones that are there."""
         origin = part.origin
         validator = origin.validator if origin and origin.url == url else None
@@ -356,7 +226,7 @@ class _Fetcher(NamedTuple):
         except (OSError, http.client.HTTPException) as error:
             raise _Failed(f"broke the connection ({_reason(error)})", again=True) from None
 
-    def prepare(self, url: str, part: _Part, response: http.client.HTTPResponse, span: Span) -> int | None:
+    def prepare(self, url: str, part: PartialFile, response: http.client.HTTPResponse, span: Span) -> int | None:
         """Decide from the headers whether to take the answer, and where it goes. Returns the size of the file."""
         size = self.file.size
         if size is not None and span.total not in (None, size):
@@ -374,7 +244,7 @@ class _Fetcher(NamedTuple):
             part.describe(origin)
         else:
             part.begin(origin)
-        with _told(part.path):
+        with told(part.path):
             free = shutil.disk_usage(part.path.parent).free
         if total is not None and total - part.length > free:
             raise UserError(
@@ -384,7 +254,7 @@ class _Fetcher(NamedTuple):
         return total
 
     def receive(
-        self, url: str, part: _Part, response: http.client.HTTPResponse, total: int | None, stop: int | None
+        self, url: str, part: PartialFile, response: http.client.HTTPResponse, total: int | None, stop: int | None
     ) -> None:
         """Append what arrives, up to byte `stop` or, where that is not known, to the end."""
         start = shown = window = time.monotonic()
@@ -467,14 +337,6 @@ def _origin(url: str, response: http.client.HTTPResponse, span: Span) -> Origin:
     return Origin(url, response.headers["ETag"], response.headers["Last-Modified"], span.total)
 
 
-def _part_of(target: Path) -> tuple[Path, Path]:
-    return target.with_name(target.name + ".part"), target.with_name(target.name + ".part.json")
-
-
-def _hasher(kind: str) -> "hashlib._Hash":
-    return hashlib.new(kind, usedforsecurity=False)  # md5 is what some publishers state: it finds damage, not malice
-
-
 def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
@@ -490,15 +352,3 @@ def _reason(error: object) -> str:
     """The system's words for an error, on one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())[:120]
-
-
-@contextmanager
-def _told(path: Path, doing: str = "write") -> Iterator[None]:
-    """Turn what a file system refuses into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Cannot {doing} {path}: {error.strerror or error}. What has arrived before is kept: make room or choose "
-            "another folder, then run the same command again."
-        ) from error

@@ -1,6 +1,6 @@
 """Batch norm over a batch's own statistics, with a second derivative in closed form.
 
-torch's own second derivative is built from some sixty small operations a layer; in a Meta-DR step on a GPU they take
+torch's own second derivative is built from dozens of small operations a layer; in a Meta-DR step on a GPU they take
 longer than all convolutions. With n values a channel, xh = (x - mean) r the normalised input, g the gradient of the
 output and s1 = sum g, s2 = sum g xh, the first derivative is
 
