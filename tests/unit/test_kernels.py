@@ -15,8 +15,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import metadr
 from metadr import kernels
-from metadr.kernels import fused
-from metadr.kernels.batch_norm import second_derivative
+from metadr.kernels import fused_batch_norm as fused
+from metadr.kernels.plain_batch_norm import second_derivative
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -214,8 +214,8 @@ def test_batch_norm_that_nobody_differentiates_makes_no_graph():
 
 COMPARE = """
 import torch
-from metadr.kernels import fused
-from metadr.kernels.batch_norm import second_derivative
+from metadr.kernels import fused_batch_norm as fused
+from metadr.kernels.plain_batch_norm import second_derivative
 
 rng = torch.Generator().manual_seed(0)
 for shape in ((8, 3), (4, 3, 5), (4, 5, 3, 2), (2, 2, 40, 40), (2, 1, 1, 1)):

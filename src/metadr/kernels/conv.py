@@ -1,11 +1,12 @@
-"""Convolution without the taps of its kernel that only ever meet padding."""
+"""Convolution without the taps of its kernel that only ever meet padding, on small images as a matrix product."""
 
 import functools
 
 import torch.nn.functional as F
 from torch import Tensor
 
-Pair = tuple[int, int]
+from metadr.kernels import product
+from metadr.kernels.product import Geometry, Pair
 
 
 def conv2d(
@@ -18,12 +19,15 @@ def conv2d(
     """
     rows = _useful(x.shape[2], weight.shape[2], stride[0], padding[0], dilation[0])
     columns = _useful(x.shape[3], weight.shape[3], stride[1], padding[1], dilation[1])
-    if rows is None and columns is None:
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    first_row, last_row, above = rows or (0, weight.shape[2], padding[0])
-    first_column, last_column, beside = columns or (0, weight.shape[3], padding[1])
-    kept = weight[:, :, first_row:last_row, first_column:last_column]
-    return F.conv2d(x, kept, bias, stride, (above, beside), dilation, groups)
+    if rows is not None or columns is not None:
+        first_row, last_row, above = rows or (0, weight.shape[2], padding[0])
+        first_column, last_column, beside = columns or (0, weight.shape[3], padding[1])
+        weight, padding = weight[:, :, first_row:last_row, first_column:last_column], (above, beside)
+    height, width, taps_y, taps_x = (*x.shape[2:], *weight.shape[2:])
+    geometry = Geometry((height, width), (taps_y, taps_x), stride, padding, dilation)
+    if product.fits(x, weight, geometry, groups):
+        return product.conv2d(x, weight, bias, geometry)
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
 @functools.cache

@@ -1,13 +1,76 @@
-"""One program a channel: sum over it, then write both gradients. The letters are those of batch_norm.py."""
+"""One program a channel. The letters are those of batch_norm.py; `_b` and `_c` are strides of images and channels."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def second_derivative_kernel(
-    u_, a_, b_, g_, x_, weight_, mean_, r_, s1_, s2_, dg_, dx_, dw_, channels, area, count, BLOCK: tl.constexpr
+def normalise_kernel(
+    x_, x_b, x_c, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, count, momentum, eps,
+    TRACKED: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    channel = tl.program_id(0)
+    n = count.to(tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        total += tl.load(x_ + (i // AREA) * x_b + channel * x_c + i % AREA, i < count, 0.0)
+    mean = tl.sum(total) / n
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ + (i // AREA) * x_b + channel * x_c + i % AREA, i < count, 0.0)
+        away = tl.where(i < count, x - mean, 0.0)
+        total += away * away
+    squares = tl.sum(total)
+    r = 1 / tl.sqrt(squares / n + eps)
+    tl.store(mean_ + channel, mean)
+    tl.store(r_ + channel, r)
+    if TRACKED:
+        kept = tl.load(running_mean_ + channel)
+        tl.store(running_mean_ + channel, (1 - momentum) * kept + momentum * mean)
+        kept = tl.load(running_var_ + channel)
+        tl.store(running_var_ + channel, (1 - momentum) * kept + momentum * (squares / (n - 1)))
+    scale, shift = tl.load(weight_ + channel) * r, tl.load(bias_ + channel)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ + (i // AREA) * x_b + channel * x_c + i % AREA, i < count, 0.0)
+        tl.store(y_ + channel * count + i, (x - mean) * scale + shift, i < count)
+
+
+@triton.jit
+def gradient_kernel(
+    g_, g_b, g_c, x_, x_b, x_c, weight_, mean_, r_, dx_, dw_, db_, count, AREA: tl.constexpr, BLOCK: tl.constexpr
 ):
+    channel = tl.program_id(0)
+    n = count.to(tl.float32)
+    mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
+    sum1 = tl.zeros([BLOCK], tl.float32)
+    sum2 = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        there, image, pixel = i < count, i // AREA, i % AREA
+        g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
+        x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
+        sum1 += g
+        sum2 += g * ((x - mean) * r)
+    s1, s2 = tl.sum(sum1), tl.sum(sum2)
+    tl.store(db_ + channel, s1)
+    tl.store(dw_ + channel, s2)
+    for start in range(0, count, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        there, image, pixel = i < count, i // AREA, i % AREA
+        g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
+        x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
+        dx = weight * r * (g - s1 / n - (x - mean) * r * (s2 / n))
+        tl.store(dx_ + channel * count + i, dx, there)
+
+
+@triton.jit
+def second_derivative_kernel(
+    u_, u_b, u_c, g_, g_b, g_c, x_, x_b, x_c, a_, b_, weight_, mean_, r_, s1_, s2_, dg_, dx_, dw_, count,
+    AREA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     channel = tl.program_id(0)
     mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
     a, b = tl.load(a_ + channel), tl.load(b_ + channel)
@@ -17,14 +80,12 @@ def second_derivative_kernel(
     sum3 = tl.zeros([BLOCK], tl.float32)
     for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        there = i < count
-        at = (i // area) * channels * area + channel * area + i % area
-        u = tl.load(u_ + at, there, 0.0)
-        g = tl.load(g_ + at, there, 0.0)
-        x = tl.load(x_ + at, there, 0.0)
-        xh = (x - mean) * r
+        there, image, pixel = i < count, i // AREA, i % AREA
+        u = tl.load(u_ + image * u_b + channel * u_c + pixel, there, 0.0)
+        g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
+        x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
         sum1 += u
-        sum2 += u * xh
+        sum2 += u * ((x - mean) * r)
         sum3 += u * g
     a1, a2, a3 = tl.sum(sum1), tl.sum(sum2), tl.sum(sum3)
     n = count.to(tl.float32)
@@ -36,12 +97,11 @@ def second_derivative_kernel(
     tl.store(dw_ + channel, r * q)
     for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        there = i < count
-        at = (i // area) * channels * area + channel * area + i % area
-        u = tl.load(u_ + at, there, 0.0)
-        g = tl.load(g_ + at, there, 0.0)
-        x = tl.load(x_ + at, there, 0.0)
+        there, image, pixel = i < count, i // AREA, i % AREA
+        u = tl.load(u_ + image * u_b + channel * u_c + pixel, there, 0.0)
+        g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
+        x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
         xh = (x - mean) * r
-        tl.store(dg_ + at, wr * u + e * xh + (b - wr * a1 / n), there)
+        tl.store(dg_ + channel * count + i, wr * u + e * xh + (b - wr * a1 / n), there)
         dx = -wr * r * s2 / n * u + r * e * g - r * (sum_hx + wr * q) / n * xh - r * sum_h / n
-        tl.store(dx_ + at, dx, there)
+        tl.store(dx_ + channel * count + i, dx, there)

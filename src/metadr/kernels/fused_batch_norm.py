@@ -1,0 +1,86 @@
+"""Batch norm and its two derivatives as one kernel each: their plain twins are in plain_batch_norm.py."""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metadr.kernels.planes import empty_by_channel, on_triton, planes
+
+MOST_VALUES = 1 << 16  # of a channel: beyond, one program a channel leaves most of the GPU idle
+
+
+def fits(x: Tensor) -> bool:
+    return on_triton(x) and x.numel() // x.shape[1] <= MOST_VALUES
+
+
+def normalise(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, None]:
+    x = planes(x)
+    y, mean, r = empty_by_channel(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
+    tracked = running_mean is not None
+    channel = (weight, bias, mean, r, running_mean if tracked else mean, running_var if tracked else r)
+    grid, count, options = _launch(x)
+    _kernels().normalise_kernel[grid](*_read(x), *channel, y, count, momentum, eps, TRACKED=tracked, **options)
+    return y, mean, r, None
+
+
+def gradient(
+    g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dw, db = empty_by_channel(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
+    grid, count, options = _launch(x)
+    _kernels().gradient_kernel[grid](*_read(g), *_read(x), weight, mean, r, dx, dw, db, count, **options)
+    return dx, dw, db
+
+
+def second_derivative(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    r: Tensor,
+    s1: Tensor,
+    s2: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dg, dx, dw = empty_by_channel(x, *x.shape), empty_by_channel(x, *x.shape), torch.empty_like(weight)
+    channel = (a, b, weight, mean, r, s1, s2)
+    grid, count, options = _launch(x)
+    _kernels().second_derivative_kernel[grid](
+        *_read(u), *_read(g), *_read(x), *channel, dg, dx, dw, count, **options
+    )
+    return dg, dx, dw
+
+
+def _read(x: Tensor) -> tuple[Tensor, int, int]:
+    """What a kernel needs to read x: its memory, and how far images and channels lie apart."""
+    x = planes(x)
+    return x, x.stride(0), x.stride(1)
+
+
+def _launch(x: Tensor) -> tuple[tuple[int], int, dict[str, int]]:
+    """The programs, the values of each, and how they are divided."""
+    channels, area = x.shape[1], x[0, 0].numel()
+    count = x.numel() // channels
+    block = min(4096, max(128, 1 << (count - 1).bit_length()))
+    return (channels,), count, {"AREA": area, "BLOCK": block, "num_warps": 8 if block > 1024 else 4}
+
+
+@functools.cache
+def _kernels() -> ModuleType | Any:
+    """Imported no earlier than at the first call: a CPU needs no Triton."""
+    from metadr.kernels import triton_batch_norm
+
+    return triton_batch_norm

@@ -1,0 +1,71 @@
+"""Batch norm and its two derivatives in torch's operations, for any device, type and size."""
+
+import torch
+from torch import Tensor
+
+
+def normalise(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The output, the batch's mean and 1 / deviation, and what cuDNN wants back."""
+    arguments = (x.contiguous(), weight, bias, running_mean, running_var, True, momentum, eps)
+    if _in_cudnn(x, eps):
+        y, mean, r, reserve = torch.ops.aten.cudnn_batch_norm(*arguments)
+        return y, mean, r, reserve
+    return *torch.native_batch_norm(*arguments), None
+
+
+def gradient(
+    g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    g, x = g.contiguous(), x.contiguous()
+    grads: tuple[Tensor, Tensor, Tensor]
+    if reserve is not None:
+        grads = torch.ops.aten.cudnn_batch_norm_backward(x, g, weight, None, None, mean, r, eps, reserve)
+    else:
+        needed = [True, True, True]
+        grads = torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, mean, r, True, eps, needed)
+    return grads
+
+
+def second_derivative(
+    u: Tensor,
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    r: Tensor,
+    s1: Tensor,
+    s2: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of g, x and the weight, from those of dx (u), dw (a) and db (b)."""
+    others = [dim for dim in range(x.ndim) if dim != 1]
+    n = x.numel() // x.shape[1]
+
+    def wide(channel: Tensor) -> Tensor:
+        return channel.view(-1, *[1] * (x.ndim - 2))
+
+    xh = (x - wide(mean)) * wide(r)
+    wr = weight * r
+    a1, a2, a3 = u.sum(others), (u * xh).sum(others), (u * g).sum(others)
+    q = a3 - (s1 * a1 + s2 * a2) / n
+    e = a - wr * a2 / n
+    sum_h = e * s1 - wr * s2 * a1 / n
+    sum_hx = e * s2 - wr * s2 * a2 / n
+    dg = torch.addcmul(wide(b - wr * a1 / n), u, wide(wr)).addcmul_(xh, wide(e))
+    dx = torch.addcmul(wide(-r * sum_h / n), u, wide(-wr * r * s2 / n)).addcmul_(g, wide(r * e))
+    dx.addcmul_(xh, wide(-r * (sum_hx + wr * q) / n))
+    return dg, dx, r * q
+
+
+def _in_cudnn(x: Tensor, eps: float) -> bool:
+    """Where torch itself would call cuDNN."""
+    return x.is_cuda and x.dtype == torch.float32 and x.ndim >= 4 and eps >= 1e-5 and torch.backends.cudnn.enabled
