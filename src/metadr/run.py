@@ -184,7 +184,10 @@ class _Sequence:
             torch.default_generator.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes)
         check_fit(self.training, Network(module, self.task), self.tested)
-        self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)
+        sizes = {(domain.train.x.shape[2], domain.train.x.shape[3]) for domain in self.tested}
+        self.learner = Learner(
+            recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=sizes
+        )
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
         self._launched = 0  # steps of this domain that are on their way; `step` of them are known to be sound

@@ -34,7 +34,14 @@ class Ours:
         with self.ground.held():
             module = models.build(training.model, NUM_CLASSES)
             self.learner = Learner(
-                recipe, training, Task(NUM_CLASSES), module, seed=seed, device=device, capture=capture
+                recipe,
+                training,
+                Task(NUM_CLASSES),
+                module,
+                seed=seed,
+                device=device,
+                capture=capture,
+                sizes=[(train.x.shape[2], train.x.shape[3])],
             )
             self.learner.begin_domain(train, first=True)
 

@@ -1,7 +1,8 @@
 """How a network's own layers compute during a pass: batch norm under a statistics policy, convolutions trimmed."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
@@ -15,6 +16,7 @@ from metadr import kernels
 from metadr.errors import UserError
 
 Layer = TypeVar("Layer", bound=nn.Module)
+Pair = tuple[int, int]
 
 
 class BatchNorms:
@@ -78,16 +80,58 @@ def _computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) 
 
 
 @contextmanager
-def trimmed(module: nn.Module) -> Iterator[None]:
-    """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass."""
-    convs = [layer for layer in module.modules() if type(layer) is nn.Conv2d and _pads_with_zeros(layer)]
-    with _computing(convs, _convolve):
+def trimmed(module: nn.Module, *, products: bool) -> Iterator[None]:
+    """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass.
+
+    With `products`, small ones are matrix products where that is faster; torch.func knows nothing of these.
+    """
+    with _computing(list(_convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
 
 
-def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    stride, padding, dilation = (cast(tuple[int, int], pair) for pair in (layer.stride, layer.padding, layer.dilation))
-    return kernels.conv2d(x, layer.weight, layer.bias, stride, padding, dilation, layer.groups)
+@torch.no_grad()
+def reached(module: nn.Module, images: Iterable[Tensor]) -> dict[str, kernels.Reach]:
+    """What such images can reach of a convolution's weights, by name, where that is not all and for all the same.
+
+    The other weights meet nothing but padding: they change no output, and no gradient changes them.
+    """
+    convs = _convolutions(module)
+    seen: dict[nn.Conv2d, set[kernels.Reach]] = {layer: set() for layer in convs.values()}
+
+    def note(layer: nn.Conv2d, x: Tensor) -> Tensor:
+        seen[layer].add(kernels.reach((x.shape[2], x.shape[3]), *_taps(layer)))
+        return _convolve(layer, x, products=False)
+
+    module.eval()
+    with _computing(list(convs.values()), note):
+        for x in images:
+            module(x)
+    owners = Counter(id(weight) for layer in module.modules() for weight in layer.parameters(recurse=False))
+    return {
+        f"{path}.weight": next(iter(seen[layer]))
+        for path, layer in convs.items()
+        if len(seen[layer]) == 1 and {reach.taps for reach in seen[layer]} != {layer.kernel_size}
+        if owners[id(layer.weight)] == 1
+    }
+
+
+def _convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
+    return {
+        path: layer
+        for path, layer in module.named_modules()
+        if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    }
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor, *, products: bool) -> Tensor:
+    taps, stride, padding, dilation = _taps(layer)
+    where = (stride, padding, dilation, layer.groups)
+    return kernels.conv2d(x, layer.weight, layer.bias, *where, taps=taps, products=products)
+
+
+def _taps(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
+    pairs = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return cast(tuple[Pair, Pair, Pair, Pair], pairs)
 
 
 def _normalise(layer: _BatchNorm, x: Tensor) -> Tensor:
@@ -97,10 +141,6 @@ def _normalise(layer: _BatchNorm, x: Tensor) -> Tensor:
     if x.dtype == layer.weight.dtype:
         return kernels.batch_norm(x, layer.weight, layer.bias, mean, var, momentum, layer.eps)
     return F.batch_norm(x, mean, var, layer.weight, layer.bias, True, momentum, layer.eps)
-
-
-def _pads_with_zeros(layer: nn.Conv2d) -> bool:
-    return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 def _keeps_statistics(path: str, layer: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ class Learner:
         seed: int,
         device: torch.device,
         capture: bool = True,
+        sizes: Collection[tuple[int, int]] = (),
     ) -> None:
         self.recipe, self.training, self.task, self.seed, self.device = recipe, training, task, seed, device
         self.network = Network(
@@ -70,6 +71,7 @@ class Learner:
             scaling=training.scaling,
             batch_norm=training.batch_norm,
             precision=training.precision,
+            sizes=sizes,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]

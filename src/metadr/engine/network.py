@@ -1,13 +1,13 @@
 """A network as a function of its parameters, with batch norm's running statistics under a declared policy."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from metadr.core import STATISTICS_ORDER, Batch, Params, Role, Task, statistics_passes
-from metadr.engine.layers import BatchNorms, trimmed
+from metadr.engine.layers import BatchNorms, reached, trimmed
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -28,7 +28,17 @@ class Network:
         scaling: str = "unit",
         batch_norm: str = "clean",
         precision: str = "fp32",
+        sizes: Collection[tuple[int, int]] = (),
     ) -> None:
+        """
+        Args:
+            module: a network, on its device; its parameters that require a gradient are trained.
+            task: what its outputs mean.
+            scaling: unit or imagenet.
+            batch_norm: the passes that move the running statistics.
+            precision: fp32, tf32 or bf16.
+            sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
+        """
         self.module = module
         self.task = task
         self.moving = statistics_passes(batch_norm)
@@ -44,6 +54,12 @@ class Network:
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if scaling == "imagenet" else ((0.0,) * 3, (1.0,) * 3)
         self._mean, self._std = (reference.new_tensor(channel).view(3, 1, 1) for channel in (mean, std))
         self._scaled = scaling == "imagenet"
+        images = (reference.new_zeros(1, 3, *size) for size in sizes)
+        found = reached(module, images) if sizes else {}
+        self._reached = {name: reach for name, reach in found.items() if name in self.params}
+        self._whole = {name: self.params[name].detach() for name in self._reached}
+        for name, reach in self._reached.items():
+            self.params[name] = reach.of(self._whole[name]).clone().requires_grad_()
 
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
@@ -54,11 +70,11 @@ class Network:
         if role is None or role == "fisher":
             self.module.eval()
             # The Fisher is always in full precision: it squares gradients, one image at a time.
-            return self._call(params, self.buffers, inputs, half=self._half and role is None)
+            return self._call(params, self.buffers, inputs, half=self._half and role is None, products=False)
         self.module.train()
         left = self._norms.zeros() if role in self.moving else {}
         with self._norms.tracking(bool(left)):
-            logits = self._call(params, {**self._others, **left}, inputs, half=self._half)
+            logits = self._call(params, {**self._others, **left}, inputs, half=self._half, products=True)
         if left:
             self._left.append((role, list(left.values())))
         return logits
@@ -73,20 +89,25 @@ class Network:
             self._norms.move(statistics)
         self._left.clear()
 
+    @torch.no_grad()
     def state(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint must hold, by the names of the module's own state."""
-        return {**self._frozen, **self.params, **self.buffers}
+        """Everything that a checkpoint must hold, by the names and shapes of the module's own state."""
+        for name, reach in self._reached.items():
+            reach.of(self._whole[name]).copy_(self.params[name])
+        return {**self._frozen, **self.params, **self._whole, **self.buffers}
 
+    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in self.state().items():
-                value.copy_(state[name])
+        for name, value in self.state().items():
+            value.copy_(state[name])
+        for name, reach in self._reached.items():
+            self.params[name].copy_(reach.of(self._whole[name]))
 
     def _call(
-        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, half: bool
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, half: bool, products: bool
     ) -> Tensor:
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
         casting = torch.autocast(inputs.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
-        with casting, trimmed(self.module):
+        with casting, trimmed(self.module, products=products):
             logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
         return logits.float() if half else logits

@@ -58,9 +58,7 @@ def second_derivative(
     dg, dx, dw = empty_by_channel(x, *x.shape), empty_by_channel(x, *x.shape), torch.empty_like(weight)
     channel = (a, b, weight, mean, r, s1, s2)
     grid, count, options = _launch(x)
-    _kernels().second_derivative_kernel[grid](
-        *_read(u), *_read(g), *_read(x), *channel, dg, dx, dw, count, **options
-    )
+    _kernels().second_derivative_kernel[grid](*_read(u), *_read(g), *_read(x), *channel, dg, dx, dw, count, **options)
     return dg, dx, dw
 
 

@@ -1,9 +1,9 @@
 """Convolution as a matrix product: the patches that its kernel sees are gathered, then multiplied by the weights.
 
 On small images cuDNN's deterministic kernels leave most of a GPU idle, and its TF32 kernels first bring every weight
-into another order. A product takes the weights as they are. Patches are many times the image, so this is for small ones.
-Gathering and its adjoint, scattering, are each other's derivative, so derivatives of any order are made of the same
-three operations.
+into another order. A product takes the weights as they are. Patches are many times the image, so this is for small
+images. Gathering and its adjoint, scattering, are each other's derivative, so derivatives of any order are made of the
+same three operations.
 """
 
 import functools

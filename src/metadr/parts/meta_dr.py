@@ -1,5 +1,6 @@
 """Meta-DR: learn to be resilient to a gradient step on an auxiliary meta-domain."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,7 +60,12 @@ class MetaDR(Transforming):
             grads = torch.autograd.grad(
                 loss, list(fast.values()), create_graph=not self.first_order, materialize_grads=True
             )
-            fast = {
-                name: value - self.inner_lr * slope for (name, value), slope in zip(fast.items(), grads, strict=True)
-            }
+            # All weights as one row: a few operations instead of some for every layer.
+            moved = _row(fast.values()) - self.inner_lr * _row(grads)
+            rows = moved.split([value.numel() for value in fast.values()])  # type: ignore[no-untyped-call]
+            fast = {name: row.view_as(value) for (name, value), row in zip(fast.items(), rows, strict=True)}
         return fast
+
+
+def _row(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
