@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadr.cli_report import comparison
-from metadr.recipes import OF_THE_PAPER
+from metadr.recipes import COMPARED
 from metadr.report import group, markdown, read_records, rendered
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_published_tables_are_rendered_from_the_records():
         assert f"| {method} | " + " | ".join([*cells[:6], cells[-1]]) + " |" in readme
 
 
-@pytest.mark.parametrize("name", [name for name in OF_THE_PAPER if (ROOT / "results" / f"{name}.json").exists()])
+@pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
 def test_published_tables_of_the_paper_are_rendered_from_the_records(name):
     made = comparison(name)
     for kind in ("md", "csv", "tex"):

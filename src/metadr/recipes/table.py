@@ -15,6 +15,8 @@ class Row(NamedTuple):
     seeds: int = 1
     under: str = ""
     """The head that its columns stand under, such as 'P1', where a table has several."""
+    paper: tuple[str, str] | None = None
+    """The table and row of the paper to hold it against, where that is not the row of its own name."""
 
 
 class Table(NamedTuple):

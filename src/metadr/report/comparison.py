@@ -89,9 +89,10 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
             runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
         ]
         wanted = len(row.recipes) * row.seeds
-        for column, domain in _columns(table.name, row).items():
+        printed, title = row.paper or (table.name, row.title)
+        for column, domain in _columns(printed, row).items():
             values = tuple(record.final(domain) for record in found)
-            cells[row.title, column] = Cell(values, wanted, PAPER.get(table.name, {}).get((row.title, column)), ddof)
+            cells[row.title, column] = Cell(values, wanted, PAPER.get(printed, {}).get((title, column)), ddof)
     columns = columns_of(table.name) or list(dict.fromkeys(column for _, column in cells))
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
