@@ -203,6 +203,7 @@ def bench_transforms(
     measured = measure(set_name=transforms, batch=batch, repeats=repeats)
     console.print(listing.transform_speeds(measured))
     _write_json(measured, output)
+    print_written([output] if output else [])
 
 
 @bench.command("step")
@@ -240,9 +241,11 @@ def bench_step(
         steps=steps,
         repeats=repeats,
         device=device,
+        so_far=lambda known: _write_json(known, output),
     )
     console.print(listing.step_speeds(measured))
     _write_json(measured, output)
+    print_written([output] if output else [])
 
 
 @bench.command("precision")
@@ -261,6 +264,7 @@ def bench_precision(
     measured = measure(recipe, method, at=at or STOPS, device=device, fields=_assignments(set_ or []))
     console.print(listing.precision_errors(measured))
     _write_json(measured, output)
+    print_written([output] if output else [])
 
 
 @bench.command("sweep")
@@ -276,9 +280,18 @@ def bench_sweep(
     """Time a whole sweep, from loading to the last test: in lanes, and one run after another."""
     from metadr.bench.sweep import bench_sweep as measure
 
-    measured = measure(method, runs=runs, steps=steps, model=model, precision=precision, device=device)
+    measured = measure(
+        method,
+        runs=runs,
+        steps=steps,
+        model=model,
+        precision=precision,
+        device=device,
+        so_far=lambda known: _write_json(known, output),
+    )
     console.print(listing.sweep_speeds(measured))
     _write_json(measured, output)
+    print_written([output] if output else [])
 
 
 def main() -> None:
@@ -377,4 +390,3 @@ def _records_of(jobs: list[Job], out: Path) -> list[Record]:
 def _write_json(measured: dict[str, Any], output: Path | None) -> None:
     if output:
         write_file(output, (json.dumps(measured, indent=1) + "\n").encode())
-        print_written([output])

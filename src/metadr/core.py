@@ -407,6 +407,7 @@ class Benchmark:
     tiny: Mapping[str, Any] = field(default_factory=dict)  # overrides that make a run take seconds
     classes: tuple[str, ...] = ()  # their names, where they have any
     settings: Any = None
+    reading: tuple[str, ...] = ()  # those of the settings that say how data are read, not where they lie
     configure: "Callable[[Any], Benchmark] | None" = None
     prepare: Callable[[tuple[str, ...], Watch | None], Mapping[str, Found]] | None = None
 

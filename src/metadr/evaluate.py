@@ -8,10 +8,14 @@ from torch import Tensor
 from metadr.core import Split, Task
 from metadr.engine.network import Network
 
+MOST_PIXELS = 1 << 21  # in a batch on a GPU, where few large ones are faster
+
 
 @torch.no_grad()
-def confusion(network: Network, split: Split, *, batch_size: int = 500) -> Tensor:
+def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
+    if batch_size is None:
+        batch_size = max(100, MOST_PIXELS // split.x[0, 0].numel()) if split.x.is_cuda else 500
     total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=split.x.device)
     for start in range(0, split.num_images, batch_size):
         rows = slice(start, start + batch_size)

@@ -204,6 +204,7 @@ class _Sequence:
             if self.stage < len(self.domains):
                 self._begin()
             self._save()
+        self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
         self.directory.write("done.json", {"seconds": round(self._elapsed(), 2)})
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ FORMAT = 1  # of the files below; part of the key
 # Fields of Training that older runs do not have, with the value that they ran with: so their keys still hold.
 LATER_FIELDS = (("precision", "fp32"), ("deterministic", True))
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
+# Checkpoints are written beside the training: else all lanes would stand still for a quarter second each time.
+_WRITER = ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
 
 
 class Busy(UserError):
@@ -41,11 +44,14 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 def description(recipe: Recipe) -> dict[str, Any]:
     """What of it is known without the data, for all seeds."""
+    told = benchmark_of(recipe).reading
+    reading = {name: value for name, value in recipe.data if name in told}
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
         "order": list(recipe.order),
         **({"tested": list(recipe.tested)} if recipe.tested else {}),  # older runs do not have it
+        **({"reading": reading} if reading else {}),
         "method": [part.content() for part in recipe.method],
         "memory_per_domain": recipe.memory_per_domain,
         "memory_choice": recipe.memory_choice,
@@ -69,8 +75,8 @@ def key_of_identity(content: dict[str, Any]) -> str:
 def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
     """The recipe that a run's identity is of: what `recipe.json` holds, as a value again.
 
-    Settings of the benchmark's data are not among it, since only what they decide is: give those that differ from the
-    usual. The identity of what is returned is the run's own, unless data, a default or a revision have changed.
+    Where a benchmark's data lie is not among it: give what differs from the usual. The identity of what is returned is
+    the run's own, unless data, a default or a revision have changed.
     """
     benchmark = get_benchmark(content["benchmark"])
     method = []
@@ -91,7 +97,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
             access=content["access"],
             tested=tuple(content.get("tested", ())),
             overrides=tuple(item for item in training.items() if item not in usual.items()),
-            data=tuple(data.items()),
+            data=tuple({**content.get("reading", {}), **data}.items()),
         )
     )
 
@@ -112,6 +118,8 @@ class RunDirectory:
     checkpoint-*       the newest two moments; the name carries the hash of the content
     done.json          written last: without it the run is not finished
     """
+
+    _writing: "Future[None] | None" = None  # the last checkpoint, until somebody has seen that it was written
 
     def __init__(self, out: str | Path, recipe: Recipe, seed: int) -> None:
         self.key = key_of(recipe, seed)
@@ -151,7 +159,10 @@ class RunDirectory:
                 for leftover in self.path.glob("*.part"):
                     leftover.unlink()
                 self._check_identity()
-            yield
+            try:
+                yield
+            finally:
+                self.settle()
 
     def write(self, name: str, content: Any) -> None:
         write_file(self.path / name, (json.dumps(content, indent=1) + "\n").encode())
@@ -165,10 +176,22 @@ class RunDirectory:
             ) from None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then drop those that are older than the one before it."""
-        position = {"key": self.key, **checkpoint.position}
-        tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
-        data = save_tensors(tensors, metadata={"position": json.dumps(position)})
+        """Take a checkpoint, to be written while the run goes on; what may come of that is raised by the next call."""
+        self.settle()
+        position = json.dumps({"key": self.key, **checkpoint.position})
+        # A copy in any case: training writes into the tensors again before they are written.
+        tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
+        self._writing = _WRITER.submit(self._write_checkpoint, tensors, position)
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that was saved last is on disk."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write_checkpoint(self, tensors: dict[str, Tensor], position: str) -> None:
+        """Write it, then drop those that are older than the one before it."""
+        data = save_tensors(tensors, metadata={"position": position})
         count = 1 + max((_count(path) for path in self.checkpoints()), default=0)
         write_file(self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors", data)
         for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
@@ -176,6 +199,7 @@ class RunDirectory:
 
     def load(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or none."""
+        self.settle()
         paths, damaged = self.checkpoints(), []
         for path in paths:
             with told(path, "read"):

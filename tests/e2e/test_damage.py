@@ -310,6 +310,7 @@ def test_a_run_does_not_go_on_on_another_kind_of_device(
     directory = RunDirectory(tmp_path, metadr.recipe("toy"), 0)
     directory.path.mkdir(parents=True)
     directory.save(Checkpoint({"stage": 0, "step": 1, "device": "cuda", "data": []}, {"x": torch.zeros(1)}))
+    directory.settle()
     ended = command("run", "toy", "--device", "cpu", "--out", tmp_path)
     assert_told(ended, "was started on cuda and cannot go on on cpu. Use --device cuda, or another --out.")
     assert len(checkpoints(directory.path)) == 1

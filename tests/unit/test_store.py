@@ -302,11 +302,32 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_other(
 ) -> None:
     for step in range(3):
         directory.save(moment(step))
+    directory.settle()
     before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
     monkeypatch.setattr("metadr.files.os.fsync", refuse)
     with pytest.raises(metadr.UserError, match="Nothing written before is lost"):
         directory.save(moment(3))
+        directory.settle()
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
+    directory.settle()  # it has been told
+
+
+def test_a_checkpoint_holds_the_moment_when_it_was_taken(directory: RunDirectory) -> None:
+    """However long its writing takes: training goes on in the same tensors."""
+    weights = torch.zeros(1 << 20)
+    for step in range(5):
+        weights.fill_(step)
+        directory.save(Checkpoint({"step": step}, {"model/x": weights}))
+        weights.fill_(-1)
+        loaded = directory.load()
+        assert loaded is not None
+        assert loaded.tensors["model/x"].unique().tolist() == [step]
+
+
+def test_a_run_is_not_let_go_of_before_its_checkpoint_is_written(directory: RunDirectory) -> None:
+    with directory.claimed():
+        directory.save(moment(7))
+    assert len(list(directory.path.glob("checkpoint-*"))) == 1
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
@@ -314,6 +335,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 ) -> None:
     directory.save(moment(1))
     directory.save(moment(2))
+    directory.settle()
     newest, older = directory.checkpoints()
     newest.write_bytes(newest.read_bytes()[:-1])
     loaded = directory.load()
@@ -332,10 +354,12 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 def test_a_damaged_checkpoint_is_not_kept_in_the_place_of_a_whole_one(directory: RunDirectory) -> None:
     for step in (1, 2):
         directory.save(moment(step))
+    directory.settle()
     damaged = directory.checkpoints()[0]
     damaged.write_bytes(b"")
     assert directory.load() is not None
     directory.save(moment(3))
+    directory.settle()
     directory.checkpoints()[0].write_bytes(b"")
     loaded = directory.load()
     assert loaded is not None

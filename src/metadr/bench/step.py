@@ -64,6 +64,7 @@ def bench_step(
     device: str = "auto",
     peers: bool = True,
     images: int = 2000,
+    so_far: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> dict[str, Any]:
     """Measure milliseconds a step and run, in turns.
 
@@ -80,6 +81,7 @@ def bench_step(
         device: where.
         peers: whether to measure the others too.
         images: how many there are to draw from.
+        so_far: given all that is known whenever there is more: a measurement that is cut short loses the last part.
 
     Returns:
         The setting and one row for each method, precision and contender: median and quartiles in ms a step and run,
@@ -90,13 +92,15 @@ def bench_step(
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(256, (images, 3, size, size), generator=rng, dtype=torch.uint8)
     train = Split(x, torch.randint(NUM_CLASSES, (images,), generator=rng)).to(chosen)
-    rows = []
+    setting = {"model": model, "size": size, "batch": batch, "steps": steps, "n": repeats}
+    rows: list[dict[str, Any]] = []
+    measured = {**setting, "deterministic": deterministic, "environment": environment(chosen), "rows": rows}
     for method in methods:
         for precision in precisions:
             training = Training(model=model, batch_size=batch, precision=precision, deterministic=deterministic)
             rows += _measure(method, training, train, lanes, min(steps, LOOK_EVERY), repeats, peers)
-    setting = {"model": model, "size": size, "batch": batch, "steps": steps, "n": repeats}
-    return {**setting, "deterministic": deterministic, "environment": environment(chosen), "rows": rows}
+            so_far(measured)
+    return measured
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from metadr.benchmarks import make_recipe
@@ -21,6 +22,7 @@ def bench_sweep(
     alone: int = 2,
     eager: int = 1,
     device: str = "auto",
+    so_far: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> dict[str, Any]:
     """Run seeds of one method on the embedded digits, from loading to the last test, into a folder that is thrown away.
 
@@ -33,6 +35,7 @@ def bench_sweep(
         alone: seeds that are run one after another.
         eager: seeds that are run one after another without capture.
         device: where.
+        so_far: given all that is known after each sweep.
 
     Returns:
         The setting and one row for each sweep: seconds in all, seconds a run, ms a step and run.
@@ -40,7 +43,9 @@ def bench_sweep(
     chosen = pick_device(device)
     recipe = make_recipe("embedded", method, model=model, steps=steps, precision=precision)
     num_steps = steps * len(recipe.order)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    setting = {"method": method, "model": model, "steps": num_steps, "precision": precision}
+    measured = {**setting, "environment": environment(chosen), "rows": rows}
 
     def measure(name: str, count: int, width: Lanes, capture: bool) -> None:
         with tempfile.TemporaryDirectory() as out:
@@ -52,10 +57,10 @@ def bench_sweep(
             raise RuntimeError(f"{outcome.failed[0][0].title} failed: {outcome.failed[0][1]}")
         row = {"sweep": name, "runs": count, "seconds": seconds, "seconds_a_run": seconds / count}
         rows.append({**row, "ms_a_step": 1e3 * seconds / count / num_steps})
+        so_far(measured)
 
     measure("first run", 1, 1, True)  # with what every process pays once: libraries, kernels, rendering the digits
     measure("in lanes", runs, "auto", True)
     measure("one after another", alone, 1, True)
     measure("one after another, eager", eager, 1, False)
-    setting = {"method": method, "model": model, "steps": num_steps, "precision": precision}
-    return {**setting, "environment": environment(chosen), "rows": rows}
+    return measured

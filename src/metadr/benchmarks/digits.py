@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
+from metadr import settings
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.digits import PAPER, content_of, load
 from metadr.data.source import Decoding
@@ -56,6 +57,7 @@ def configure(decoding: Decoding) -> Benchmark:
         },
         tiny={"steps": 3, "batch_size": 8, "limit": 64, "model": "tiny_resnet"},
         settings=decoding,
+        reading=settings.names(Decoding),
         configure=configure,
         prepare=prepare,
     )
