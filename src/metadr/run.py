@@ -218,8 +218,6 @@ class _Sequence:
             ahead = self._launch() if self.device.type == "cuda" and not due else None
             terms = self._look(taken)
             rate = (self.step - first) / (time.monotonic() - started)
-            if self.device.type == "cuda":
-                self._chunk = min(LOOK_EVERY, max(1, int(rate * LOOK_SECONDS)))
             try:
                 yield self._progress(terms, rate)
             except GeneratorExit:
@@ -258,6 +256,8 @@ class _Sequence:
         if not finite:
             raise self._lost("The weights are no longer finite after", len(steps))
         self.step += len(steps)
+        if taken.seconds:
+            self._chunk = next_chunk(len(steps), taken.seconds)
         return steps[-1]
 
     def _lost(self, what: str, offset: int) -> UserError:
@@ -330,6 +330,15 @@ class _Sequence:
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self._resumed_at
+
+
+def next_chunk(num_steps: int, seconds: float) -> int:
+    """How many steps to take at once, after so many took the device so long.
+
+    Its time, not the clock's: a lane that waited for others would take fewer steps at once, wait for the others again,
+    and never catch up.
+    """
+    return min(LOOK_EVERY, max(1, int(LOOK_SECONDS * num_steps / seconds)))
 
 
 def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:

@@ -16,7 +16,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import metadr
 from metadr import kernels
 from metadr.kernels import fused_batch_norm as fused
-from metadr.kernels.plain_batch_norm import second_derivative
+from metadr.kernels import product
+from metadr.kernels.product import Geometry
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -210,76 +211,145 @@ def test_batch_norm_that_nobody_differentiates_makes_no_graph():
         assert not normalised(double(4, 3), double(3), double(3)).requires_grad
 
 
-# The Triton kernel and its plain twin.
+# The Triton kernels, and what they replace.
 
-COMPARE = """
+INTERPRETED = """
 import torch
-from metadr.kernels import fused_batch_norm as fused
-from metadr.kernels.plain_batch_norm import second_derivative
+import torch.nn.functional as F
+
+from metadr import kernels
+from metadr.kernels import fused_batch_norm, product
+
+fused_batch_norm.on_triton = product.on_triton = lambda x: True
+
+
+def by_channel(x):
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+LAYOUTS = {"by image": torch.Tensor.contiguous, "by channel": by_channel, "reversed": lambda x: x.mT.contiguous().mT}
+
+
+def derivatives(output, inputs):
+    rng = torch.Generator().manual_seed(1)
+
+    def along(values):
+        return sum((value * torch.randn(value.shape, generator=rng).to(value)).sum() for value in values)
+
+    first = torch.autograd.grad(along([output.sin()]), inputs, create_graph=True, materialize_grads=True)
+    return [output, *first, *torch.autograd.grad(along(first), inputs, materialize_grads=True)]
+
+
+def compare(name, ours, theirs, inputs):
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    for mine, wanted in zip(derivatives(ours(*inputs), inputs), derivatives(theirs(*exact), exact), strict=True):
+        error = float((mine - wanted).abs().max() / (1 + wanted.abs().max()))
+        assert mine.shape == wanted.shape and error < 2e-5, (name, error)
+    print(name)
+
 
 rng = torch.Generator().manual_seed(0)
-for shape in ((8, 3), (4, 3, 5), (4, 5, 3, 2), (2, 2, 40, 40), (2, 1, 1, 1)):
-    u, g, x = torch.randn(3, *shape, generator=rng)
-    a, b, weight, mean, s1, s2 = torch.randn(6, shape[1], generator=rng)
-    weight[0] = 0
-    arguments = (u, a, b, g, x, weight, mean, torch.rand(shape[1], generator=rng) + 0.5, s1, s2)
-    wanted = second_derivative(*(each.double() for each in arguments))
-    for name, ours, theirs in zip(("dg", "dx", "dw"), fused.second_derivative(*arguments), wanted, strict=True):
-        error = (ours - theirs).abs().max() / theirs.abs().max()
-        print(shape, name, float(error))
-        assert error < 1e-6
-print("compared")
+for size, taps, *options in (
+    ((8, 8), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((5, 7), (3, 2), (2, 1), (1, 0), (1, 2)),
+    ((4, 4), (1, 1), (2, 2), (0, 0), (1, 1)),
+    ((3, 2), (1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 1), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((9, 6), (5, 3), (3, 2), (2, 1), (1, 1)),
+    ((2, 2), (3, 3), (2, 2), (1, 1), (1, 1)),
+):
+    for layout, arrange in LAYOUTS.items():
+        x = arrange(torch.randn(3, 5, *size, generator=rng)).requires_grad_()
+        weight = torch.randn(4, 5, *taps, generator=rng).requires_grad_()
+        bias = torch.randn(4, generator=rng).requires_grad_()
+        name = f"convolution {size} {taps} {layout}"
+        call = lambda convolve: lambda x, weight, bias: convolve(x, weight, bias, *options, 1)
+        compare(name, call(kernels.conv2d), call(F.conv2d), [x, weight, bias])
+
+for shape in ((8, 3), (4, 3, 5), (4, 5, 3, 2), (2, 2, 70, 40), (2, 1, 1, 1)):
+    for layout, arrange in LAYOUTS.items():
+        if len(shape) < 4 and layout == "reversed":
+            continue
+        x = arrange(2 * torch.randn(shape, generator=rng) + 3).requires_grad_()
+        weight, bias = (torch.randn(shape[1], generator=rng).requires_grad_() for _ in range(2))
+        with torch.no_grad():
+            weight[0] = 0
+        kept = torch.rand(2, shape[1], generator=rng)
+        expected = kept.double()
+        compare(
+            f"batch norm {shape} {layout}",
+            lambda x, weight, bias: kernels.batch_norm(x, weight, bias, *kept, 0.3, 1e-5),
+            lambda x, weight, bias: F.batch_norm(x, *expected, weight, bias, True, 0.3, 1e-5),
+            [x, weight, bias],
+        )
+        torch.testing.assert_close(kept, expected.float())
+        in_place = torch.relu_(kernels.batch_norm(x, weight, bias, None, None, 0.3, 1e-5))
+        assert torch.autograd.grad(in_place.sum(), x)[0].isfinite().all()
 """
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_triton_kernel_computes_what_its_twin_does():
+def test_the_triton_kernels_have_the_values_and_derivatives_of_torch_s_layers():
     """In Triton's interpreter, which must be asked for before Triton is imported: so in a process of its own."""
     source = str(Path(metadr.__file__).resolve().parents[1])
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([sys.executable, "-c", COMPARE], env=env, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("dx") == 5
-    assert ended.stdout.endswith("compared\n")
+    assert ended.stdout.count("convolution") == 7 * 3
+    assert ended.stdout.count("batch norm") == 13
 
 
-def test_the_triton_kernel_is_left_out_on_a_cpu():
+def test_the_triton_kernels_are_left_out_on_a_cpu():
     assert not fused.fits(torch.randn(4, 3))
+    geometry = Geometry((8, 8), (3, 3), (1, 1), (1, 1), (1, 1))
+    assert not product.fits(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), geometry, 1)
+
+
+def on_gpu(*inputs: Tensor) -> list[Tensor]:
+    return [each.detach().float().cuda().requires_grad_() for each in inputs]
 
 
 @pytest.mark.gpu
 @needs_cuda
-@pytest.mark.parametrize("shape", [(64, 10), (8, 3, 5), (64, 64, 8, 8), (64, 512, 1, 1), (2, 1, 1, 1)], ids=str)
-def test_the_triton_kernel_computes_what_its_twin_does_on_a_gpu(shape):
-    rng = torch.Generator("cuda").manual_seed(0)
-    u, g, x = torch.randn(3, *shape, generator=rng, device="cuda")
-    a, b, weight, mean, s1, s2 = torch.randn(6, shape[1], generator=rng, device="cuda")
-    r = torch.rand(shape[1], generator=rng, device="cuda") + 0.5
-    assert fused.fits(x)
-    arguments = (u, a, b, g, x, weight, mean, r, s1, s2)
-    wanted = second_derivative(*(each.double() for each in arguments))
-    for ours, theirs in zip(fused.second_derivative(*arguments), wanted, strict=True):
-        assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
-    again = fused.second_derivative(*arguments)
-    assert all(torch.equal(*pair) for pair in zip(again, fused.second_derivative(*arguments), strict=True))
+@pytest.mark.parametrize("layout", ["by image", "by channel", "channels last"])
+@pytest.mark.parametrize(
+    ("size", "taps", "stride", "padding"),
+    [(8, 3, 1, 1), (8, 3, 2, 1), (8, 1, 2, 0), (32, 7, 2, 3), (2, 3, 2, 1), (1, 3, 1, 1)],
+)
+def test_convolution_is_torch_s_on_a_gpu(size, taps, stride, padding, layout):
+    """As a product, against torch in float64; the same bits each time."""
+    options = ((stride, stride), (padding, padding), (1, 1), 1)
+    exact = [double(8, 3, size, size), double(16, 3, taps, taps), double(16)]
+    theirs = derivatives(F.conv2d(*exact, *options), exact)
+    inputs = on_gpu(*exact)
+    if layout == "channels last":
+        inputs[0] = inputs[0].detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    elif layout == "by channel":
+        inputs[0] = inputs[0].detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    found = [derivatives(kernels.conv2d(*inputs, *options), inputs) for _ in range(2)]
+    assert_close([each.double().cpu() for each in found[0]], theirs, 1e-4)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("shape", [(16, 8, 4, 4), (64, 512, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(16, 8, 4, 4), (64, 512, 1, 1), (64, 64, 8, 8), (2, 3, 200, 200)], ids=str)
 def test_batch_norm_is_torch_s_on_a_gpu(shape, layout):
-    """Against torch in float64; cuDNN takes the first derivative, Triton the second."""
+    """Against torch in float64: in our kernels, and beyond their size in cuDNN's; the same bits each time."""
     exact = [double(*shape), double(shape[1]), double(shape[1])]
     theirs = derivatives(F.batch_norm(exact[0], None, None, *exact[1:], True, 0.1, 1e-5), exact)
-    inputs = [each.detach().float().cuda() for each in exact]
-    inputs = [inputs[0].contiguous(memory_format=layout), *inputs[1:]]
-    for each in inputs:
-        each.requires_grad_()
-    statistics = [torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")]
-    y = kernels.batch_norm(*inputs, *statistics, 0.3, 1e-5)
-    assert_close([each.double().cpu() for each in derivatives(y, inputs)], theirs, 1e-4)
+    inputs = on_gpu(*exact)
+    inputs[0] = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
+    assert fused.fits(inputs[0]) == (shape[-1] < 200)
+    found = []
+    for _ in range(2):
+        statistics = [torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")]
+        y = kernels.batch_norm(*inputs, *statistics, 0.3, 1e-5)
+        found.append([*derivatives(y, inputs), *statistics])
+    assert_close([each.double().cpu() for each in found[0][:-2]], theirs, 1e-4)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
     wanted = [torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")]
     F.batch_norm(inputs[0].detach(), *wanted, inputs[1], inputs[2], True, 0.3, 1e-5)
-    for mine, moved in zip(statistics, wanted, strict=True):
+    for mine, moved in zip(found[0][-2:], wanted, strict=True):
         torch.testing.assert_close(mine, moved)

@@ -27,7 +27,15 @@ class Taken(NamedTuple):
 
     names: tuple[str, ...]
     values: Tensor
+    started: torch.cuda.Event | None
     ready: torch.cuda.Event | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the device took for them, whatever the host did meanwhile; once they are read, and on a GPU."""
+        if self.started is None or self.ready is None:
+            return None
+        return float(self.started.elapsed_time(self.ready)) / 1e3
 
     def read(self) -> tuple[list[dict[str, float]], bool]:
         """The loss and its terms at every step, and whether all weights are finite after the last."""
@@ -103,6 +111,7 @@ class Learner:
         """Take up to LOOK_EVERY steps in a row, without waiting for them."""
         if num_steps > LOOK_EVERY:
             raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
+        started = _now(self.device)
         for _ in range(num_steps):
             if self._captured is not None:
                 self._captured.replay()
@@ -112,7 +121,7 @@ class Learner:
                 if self._capturing:
                     self._read = self._readable(self._train)
                     self._captured = Captured(self._logged_step, [*self.streams.values(), self._layers_rng])
-        return self._log.taken(num_steps, list(self.network.params.values()))
+        return self._log.taken(num_steps, list(self.network.params.values()), started)
 
     def step(self) -> Terms:
         """One update: the gradient of the loss, through the optimiser."""
@@ -291,19 +300,26 @@ class _Log:
         self.values.copy_(torch.where(self.position == self.cursor, row, self.values))
         self.cursor += 1
 
-    def taken(self, num_steps: int, weights: list[Tensor]) -> Taken:
+    def taken(self, num_steps: int, weights: list[Tensor], started: torch.cuda.Event | None) -> Taken:
         """Send the last steps' terms to the host, and begin anew."""
         # The last step's own update shows in no loss before the next row of steps, and that may never come.
         finite = torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()
         values = torch.cat((self.values[:num_steps].flatten(), finite.double()[None]))
         self.cursor.zero_()
         if not values.is_cuda:
-            return Taken(self.names, values, None)
+            return Taken(self.names, values, None, None)
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-        return Taken(self.names, host, ready)
+        return Taken(self.names, host, started, _now(values.device))
+
+
+def _now(device: torch.device) -> torch.cuda.Event | None:
+    """This moment of the work that is on its way to a GPU."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

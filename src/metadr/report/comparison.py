@@ -124,8 +124,8 @@ def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple
 def _data(found: dict[Recipe, list[Record]]) -> set[str]:
     """The data that a table's runs are of. Where there are several, those that are here decide."""
     kept = set()
-    for domains in {tuple(sorted(recipe.domains)) for recipe in found}:
-        of_these = {recipe: those for recipe, those in found.items() if tuple(sorted(recipe.domains)) == domains}
+    for read in {_read(recipe) for recipe in found}:
+        of_these = {recipe: those for recipe, those in found.items() if _read(recipe) == read}
         kinds = {record.identity["data"] for those in of_these.values() for record in those}
         if len(kinds) > 1:
             recipe = next(iter(of_these))
@@ -138,6 +138,11 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
                 ) from None
         kept |= kinds
     return kept
+
+
+def _read(recipe: Recipe) -> tuple[Any, ...]:
+    """Which data a recipe reads, and how."""
+    return *sorted(recipe.domains), recipe.data
 
 
 def _key(identity: dict[str, Any], published: bool) -> str:
