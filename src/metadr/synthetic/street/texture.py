@@ -1,0 +1,120 @@
+"""Textures: small pictures with an outline, at every sharpness that a distance may ask for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+Floats = NDArray[np.float32]
+Colour = tuple[int, int, int]
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+
+GAMMA = 2.2
+SMOOTH = 4  # a picture is drawn this many times larger, then averaged down
+PAINTED: Colour = (255, 255, 255)
+
+
+class Texture(NamedTuple):
+    """`levels[i][j]` has rows halved i times and columns j times: (rows, columns, 5) red, green, blue in linear light,
+    then how much of it is there (0 to 1), then how much of it takes the tint of its panel."""
+
+    levels: tuple[tuple[Floats, ...], ...]
+
+    def at(self, rows_per_sample: float, columns_per_sample: float) -> Floats:
+        """The level with about one texel to a sample, each way."""
+        down = min(_halvings(rows_per_sample), len(self.levels) - 1)
+        across = min(_halvings(columns_per_sample), len(self.levels[0]) - 1)
+        return self.levels[down][across]
+
+
+def _halvings(texels: float) -> int:
+    return max(0, int(np.log2(max(texels, 1.0)) + 0.5))
+
+
+class Canvas:
+    """A picture in the making: places from (0, 0), top left, to (1, 1); what is not drawn on is not there."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self._size = (columns * SMOOTH, rows * SMOOTH)
+        self._layers = (Image.new("RGB", self._size), Image.new("L", self._size), Image.new("L", self._size))
+        self._pens = [ImageDraw.Draw(layer) for layer in self._layers]
+
+    def fill(self, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+        self.box((0, 0, 1, 1), colour, painted=painted)
+
+    def box(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+        left, top, right, bottom = self._scaled(box)
+        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+            pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), fill=ink)
+
+    def disc(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+            pen.ellipse(self._scaled(box), fill=ink)
+
+    def polygon(self, points: Sequence[Point], colour: Colour = PAINTED, *, painted: bool = False) -> None:
+        width, height = self._size
+        places = [(x * width, y * height) for x, y in points]
+        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+            pen.polygon(places, fill=ink)
+
+    def done(self, grain: Floats | None = None) -> Texture:
+        """The texture; `grain` (rows, columns) makes it lighter and darker."""
+        colour, there, painted = (np.asarray(layer.reduce(SMOOTH), dtype=np.float32) / 255 for layer in self._layers)
+        # The ground of a picture is black: what an edge took of it is given back.
+        colour = np.minimum(colour / np.maximum(there, 1 / 255)[..., None], 1) ** GAMMA
+        if grain is not None:
+            colour = colour * grain[..., None]
+        return with_levels(np.dstack([colour, there, painted]).astype(np.float32))
+
+    def _scaled(self, box: Box) -> tuple[float, float, float, float]:
+        width, height = self._size
+        left, top, right, bottom = box
+        return left * width, top * height, right * width, bottom * height
+
+    def _inks(self, colour: Colour, painted: bool) -> tuple[Colour, int, int]:
+        return colour, 255, 255 if painted else 0
+
+
+def with_levels(finest: Floats) -> Texture:
+    """Halve both ways, independently, while there is something to halve."""
+    rows, levels = finest, []
+    while True:
+        columns, line = rows, []
+        while True:
+            line.append(np.ascontiguousarray(columns))
+            if columns.shape[1] == 1:
+                break
+            columns = _averaged(columns, 1)
+        levels.append(tuple(line))
+        if rows.shape[0] == 1:
+            return Texture(tuple(levels))
+        rows = _averaged(rows, 0)
+
+
+def _averaged(pixels: Floats, axis: int) -> Floats:
+    """Neighbours averaged; colours weigh as much as there is of them."""
+    even, odd = (np.take(pixels, range(start, pixels.shape[axis] // 2 * 2, 2), axis) for start in (0, 1))
+    there = even[..., 3:4] + odd[..., 3:4]
+    colour = (even * even[..., 3:4] + odd * odd[..., 3:4]) / np.maximum(there, 1e-6)
+    colour[..., 3:4] = there / 2
+    return colour.astype(np.float32)
+
+
+def clouds(random: np.random.Generator, side: int, coarsest: int) -> Floats:
+    """Smooth noise that tiles: (side, side) from 0 to 1, in patches from `side / coarsest` samples down to two."""
+    total, weight, patches = np.zeros((side, side)), 1.0, coarsest
+    while patches <= side // 2:
+        lattice = random.random((patches, patches))
+        place = np.arange(side) * patches / side
+        low = place.astype(int)
+        part = place - low
+        part = part * part * (3 - 2 * part)
+        high = (low + 1) % patches
+        rows = lattice[low] * (1 - part)[:, None] + lattice[high] * part[:, None]
+        total += weight * (rows[:, low] * (1 - part) + rows[:, high] * part)
+        weight, patches = weight / 2, patches * 2
+    total -= total.min()
+    return (total / total.max()).astype(np.float32)
