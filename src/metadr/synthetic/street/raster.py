@@ -5,6 +5,7 @@ the nearest stays. A panel is seen through its own equation: with A = [across, u
 inverse of A takes the ray (x, y, 1) of a sample to (u, v, 1) / distance.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +90,7 @@ def _draw_backdrop(seen: Seen, backdrop: Backdrop) -> None:
     seen.near[:rows][inside] = 1 / BEHIND
 
 
+@cache
 def _leaves() -> Floats:
     return clouds(np.random.default_rng(11), 256, 16)
 
@@ -191,12 +193,11 @@ def _draw(
     tall, wide = (max(float(edge), 0.5) for edge in (box[1][1] - box[0][1], box[1][0] - box[0][0]))
     whole = texture(int(panels.texture[index]))
     finest = whole.levels[0][0].shape
-    picture = whole.at(abs(times_up) * finest[0] / tall, abs(times_across) * finest[1] / wide)
+    texels = abs(times_up) * finest[0] / tall, abs(times_across) * finest[1] / wide  # to a sample, down and across
+    picture = whole.at(*texels)
+    zoom = min(texels)
     rows, columns = picture.shape[:2]
-    texel = picture[
-        ((1 - np.mod(v * times_up, 1)) * rows).astype(np.int64).clip(0, rows - 1),
-        (np.mod(u * times_across, 1) * columns).astype(np.int64).clip(0, columns - 1),
-    ]
+    texel = _looked_up(picture, (1 - np.mod(v * times_up, 1)) * rows, np.mod(u * times_across, 1) * columns, zoom < 0.7)
     there = texel[:, 3] >= 0.5
     if not there.all():
         row, column, texel, near = row[there], column[there], texel[there], near[there]
@@ -205,3 +206,18 @@ def _draw(
     seen.colour[row, column] = texel[:, :3] * (1 - painted + painted * panels.tint[index])
     seen.surface[row, column] = PANELS + index
     seen.near[row, column] = near
+
+
+def _looked_up(picture: Floats, row: Floats, column: Floats, smooth: bool) -> Floats:
+    """Texels at places of a picture; `smooth` mixes the four around each, for what is seen larger than it is drawn."""
+    rows, columns = picture.shape[:2]
+    if not smooth:
+        return picture[row.astype(np.int64).clip(0, rows - 1), column.astype(np.int64).clip(0, columns - 1)]
+    row, column = (row - 0.5).clip(0, rows - 1.001), (column - 0.5).clip(0, columns - 1.001)
+    top, left = row.astype(np.int64), column.astype(np.int64)
+    bottom, right = np.minimum(top + 1, rows - 1), np.minimum(left + 1, columns - 1)
+    down, across = (row - top)[:, None], (column - left)[:, None]
+    upper = picture[top, left] * (1 - across) + picture[top, right] * across
+    lower = picture[bottom, left] * (1 - across) + picture[bottom, right] * across
+    mixed = upper * (1 - down) + lower * down
+    return mixed.astype(np.float32)

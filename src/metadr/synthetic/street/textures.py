@@ -109,10 +109,10 @@ def _crown(random: Random) -> Texture:
     hue = random.uniform(-12, 14)
     lobes = [(0.5 + 0.25 * random.uniform(-1, 1), random.uniform(0.18, 0.55), random.uniform(0.16, 0.26)) for _ in range(9)]
     leaves = []
-    for _ in range(420):
+    for _ in range(700):
         x0, y0, radius = lobes[int(random.integers(len(lobes)))]
         angle, far = random.uniform(0, 2 * np.pi), radius * np.sqrt(random.random())
-        leaves.append((x0 + far * np.cos(angle), y0 + 0.8 * far * np.sin(angle), random.uniform(0.015, 0.04)))
+        leaves.append((x0 + far * np.cos(angle), y0 + 0.8 * far * np.sin(angle), random.uniform(0.012, 0.034)))
     random.shuffle(leaves)
     for x, y, size in leaves:
         light = 0.55 + 0.6 * (0.75 - y) + 0.12 * (0.5 - x) + random.uniform(-0.16, 0.16)
@@ -167,7 +167,7 @@ def _side(profile: Profile) -> Draw:
     """A vehicle from its right: the outline filled with paint, windows, a sill, wheels."""
 
     def draw(random: Random) -> Texture:
-        canvas = Canvas(128, 48)
+        canvas = Canvas(192, 72)
         canvas.polygon([(z, 1 - y) for z, y in profile.outline], painted=True)
         low = 1 - profile.outline[0][1]
         canvas.box((0.03, low - 0.05, 0.97, low), (42, 42, 44))
@@ -183,11 +183,10 @@ def _side(profile: Profile) -> Draw:
         for front, colour in ((1.0, (235, 228, 200)), (0.0, RED)):
             edge = min(max(front, 0.012), 0.988)
             canvas.box((edge - 0.012, 1 - profile.lamps - 0.04, edge + 0.012, 1 - profile.lamps + 0.05), colour)
-        high = 128 / 48 * profile.length / profile.height * 48 / 128
         for wheel in profile.wheels:
             for size, colour in ((1.25, (16, 16, 18)), (1.0, TYRE), (0.55, RIM)):
                 reach = size * profile.wheel / profile.length
-                tall = reach * high
+                tall = reach * profile.length / profile.height
                 middle = 1 - profile.wheel / profile.height
                 canvas.disc((wheel - reach, max(middle - tall, 0), wheel + reach, min(middle + tall, 1)), colour)
         return canvas.done()
