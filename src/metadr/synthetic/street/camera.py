@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metadr.synthetic.street.panels import ahead, right, rotation
+from metadr.synthetic.street.panels import right
 
 Floats = NDArray[np.float32]
 
@@ -47,9 +47,9 @@ class Camera(NamedTuple):
         return self.directions(points - self.place)
 
     def directions(self, vectors: Floats) -> Floats:
-        local = vectors @ rotation(self.heading).T
-        local[..., 1] *= -1
-        return local
+        x, y, z = vectors[..., 0], vectors[..., 1], vectors[..., 2]
+        sin, cos = np.float32(np.sin(self.heading)), np.float32(np.cos(self.heading))
+        return np.stack([x * cos - z * sin, -y, x * sin + z * cos], axis=-1)
 
     def samples(self, local: Floats) -> Floats:
         """Where points (..., 3) before the camera appear: column and row, in samples."""
@@ -66,5 +66,3 @@ def pair(x: float, z: float, heading: float, size: tuple[int, int]) -> tuple[Cam
         Camera(x + float(apart[0]), z + float(apart[2]), heading, columns, rows),
     )
 
-
-__all__ = ["BASELINE", "DETAIL", "FOCAL", "HEIGHT", "NEAR", "SIZE", "Camera", "ahead", "pair"]

@@ -43,7 +43,7 @@ class Panels(NamedTuple):
 
     def placed(self, x: float, z: float, heading: float, y: float = 0.0) -> "Panels":
         """The same, moved from its own origin to a place in the world."""
-        turn = rotation(heading)
+        turn = np.stack([right(heading), np.array([0, 1, 0], dtype=np.float32), ahead(heading)])
         corner = self.corner @ turn + np.array([x, y, z], dtype=np.float32)
         return self._replace(corner=corner, across=self.across @ turn, up=self.up @ turn)
 
@@ -66,11 +66,6 @@ def right(heading: float) -> Floats:
 
 def ahead(heading: float) -> Floats:
     return np.array([np.sin(heading), 0, np.cos(heading)], dtype=np.float32)
-
-
-def rotation(heading: float) -> Floats:
-    """The matrix M with `local @ M` in the world's axes."""
-    return np.stack([right(heading), np.array([0, 1, 0], dtype=np.float32), ahead(heading)])
 
 
 class Builder:

@@ -137,7 +137,7 @@ def _draw_panels(seen: Seen, panels: Panels) -> None:
     order = np.flatnonzero(shown)
     order = order[np.argsort(depth[order].min(axis=1), kind="stable")]  # what is behind then costs less
     rays = camera.rays
-    inverse = _inverses(np.stack([across[order], up[order], corner[order]], axis=2))
+    inverse = _inverses(*(each[order].astype(np.float64) for each in (across, up, corner)))
     for index, matrix in zip(order.tolist(), inverse, strict=True):
         if whole[index]:
             box = low[index], high[index]
@@ -147,12 +147,12 @@ def _draw_panels(seen: Seen, panels: Panels) -> None:
         _draw(seen, panels, index, matrix, box, rays)
 
 
-def _inverses(matrices: Floats) -> Floats:
-    """Inverses of many matrices; none for one that is seen edge-on."""
-    double = matrices.astype(np.float64)
-    flat = np.abs(np.linalg.det(double)) < 1e-9
-    double[flat] = np.eye(3) * 1e9
-    return np.linalg.inv(double).astype(np.float32)
+def _inverses(across: Floats, up: Floats, corner: Floats) -> Floats:
+    """Inverses of the matrices with these columns, by cross products; of one that is seen edge-on, nothing."""
+    rows = np.stack([np.cross(up, corner), np.cross(corner, across), np.cross(across, up)], axis=1)
+    volume = (across * rows[:, 0]).sum(axis=1)
+    flat = np.abs(volume) < 1e-9
+    return np.where(flat[:, None, None], 0, rows / np.where(flat, 1, volume)[:, None, None]).astype(np.float32)
 
 
 def cut(corners: Floats) -> Floats:

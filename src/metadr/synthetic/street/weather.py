@@ -168,7 +168,7 @@ def _light(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hidd
     light = bounced + upward[..., None] * (ambient - bounced)
     if condition.sunny:
         sideless = ~seen.normals.any(axis=1)  # leaves and poles catch the light from any side
-        facing = np.where(sideless, np.float32(0.55), np.maximum(seen.normals @ condition.to_sun, 0))[seen.surface]
+        facing = np.where(sideless, np.float32(0.55), np.maximum((seen.normals * condition.to_sun).sum(axis=1), 0))[seen.surface]
         if sun_hidden is not None:
             facing[ground] *= 1 - 0.92 * np.maximum(sun_hidden, sky_hidden)[ground]
         light += facing[..., None] * np.array(condition.sun, np.float32)
@@ -245,7 +245,8 @@ def _streaks(picture: Floats, condition: Condition, random: Random) -> Floats:
 def _printed(picture: Floats, condition: Condition) -> Pixels:
     """Linear light as 8-bit levels: exposure with a soft shoulder, colours, gamma."""
     exposed = 1 - np.exp(-1.35 * condition.exposure * np.maximum(picture, 0))
-    grey = exposed @ np.array([0.2126, 0.7152, 0.0722], np.float32)
-    coloured = grey[..., None] + condition.saturation * (exposed - grey[..., None])
+    red, green, blue = exposed[..., 0:1], exposed[..., 1:2], exposed[..., 2:3]
+    grey = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    coloured = grey + condition.saturation * (exposed - grey)
     coloured = np.clip(coloured * np.array(condition.grade, np.float32), 0, 1)
     return np.asarray(255 * coloured ** np.float32(1 / GAMMA) + 0.5).astype(np.uint8)
