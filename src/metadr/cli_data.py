@@ -114,7 +114,7 @@ def build(
             )
         console.print(
             f"{made.frames:,} frames of {size}, {made.new:,} of them new, in {escape(str(made.folder))}. "
-            "They are rendered by metadr (docs/street.md) in the layout of Virtual KITTI 2; they are not that data set.",
+            "They are rendered by metadr (docs/street.md) in the layout of Virtual KITTI 2, and are not that data set.",
             soft_wrap=True,
         )
     else:

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metadr.synthetic.street.panels import right
-
-Floats = NDArray[np.float32]
+from metadr.synthetic.street.texture import Floats
 
 SIZE = (1242, 375)
 FOCAL = 725.0087  # pixels of an image of that size, across and down
@@ -65,4 +63,3 @@ def pair(x: float, z: float, heading: float, size: tuple[int, int]) -> tuple[Cam
         Camera(x, z, heading, columns, rows),
         Camera(x + float(apart[0]), z + float(apart[2]), heading, columns, rows),
     )
-

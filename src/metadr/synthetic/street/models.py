@@ -1,12 +1,10 @@
 """Things that stand and drive in a street, as panels around their own origin: each is seen along z, x to its right."""
 
-import numpy as np
+from itertools import pairwise
 
 from metadr.synthetic.street.panels import Builder, Panels, Vector
 from metadr.synthetic.street.profiles import PROFILES
-from metadr.synthetic.street.texture import GAMMA
-
-Random = np.random.Generator
+from metadr.synthetic.street.texture import GAMMA, Random
 
 STEEL: Vector = (0.30, 0.31, 0.32)
 DARK_STEEL: Vector = (0.09, 0.10, 0.10)
@@ -51,7 +49,9 @@ PAINTS = tuple(
         (208, 96, 36),
     )
 )
-CARGO = tuple(linear(*colour) for colour in ((236, 236, 234), (196, 60, 44), (44, 84, 150), (226, 180, 56), (96, 140, 96)))
+CARGO = tuple(
+    linear(*colour) for colour in ((236, 236, 234), (196, 60, 44), (44, 84, 150), (226, 180, 56), (96, 140, 96))
+)
 
 
 def pick(random: Random, choices: tuple[Vector, ...]) -> Vector:
@@ -71,7 +71,13 @@ def building(random: Random, width: float, storeys: int) -> Panels:
     for step in range(steps):  # a long front in pieces, each as sharp as its distance asks for
         at, wide = width * step / steps, width / steps
         made.panel(
-            (at, 0, 0), (wide, 0, 0), (0, GROUND_FLOOR, 0), "Building", floor, tint=wall, repeat=(max(1, shops // steps), 1)
+            (at, 0, 0),
+            (wide, 0, 0),
+            (0, GROUND_FLOOR, 0),
+            "Building",
+            floor,
+            tint=wall,
+            repeat=(max(1, shops // steps), 1),
         )
         if storeys:
             made.panel(
@@ -128,7 +134,7 @@ def vehicle(random: Random, kind: str) -> Panels:
     )
     points = [(z * shape.length - end, y * shape.height) for z, y in shape.outline]
     last = len(points) - 2
-    for edge, ((z0, y0), (z1, y1)) in enumerate(zip(points, points[1:], strict=False)):
+    for edge, ((z0, y0), (z1, y1)) in enumerate(pairwise(points)):
         if edge in (0, last):
             texture = f"{kind}-{'front' if edge else 'back'}"
         else:
@@ -141,19 +147,21 @@ def vehicle(random: Random, kind: str) -> Panels:
     bottom = points[0][1]
     for z in (-end + 0.02, end - 0.02):  # the dark beneath it, and what is seen of the wheels
         for x in (-half + 0.02, half - 0.24):
-            made.panel((x, 0, z), (0.22, 0, 0), (0, bottom + 0.05, 0), shape.label, tint=(0.01, 0.01, 0.01), turns=False)
+            made.panel(
+                (x, 0, z), (0.22, 0, 0), (0, bottom + 0.05, 0), shape.label, tint=(0.01, 0.01, 0.01), turns=False
+            )
     return made.done()
 
 
-def tree(random: Random, kind: str) -> Panels:
-    made = Builder()
-    light = random.uniform(0.8, 1.15)
-    if kind == "conifer":
-        height = random.uniform(9, 17)
-        made.upright((0, 0, 0), 0.40 * height, height, "Tree", f"conifer{random.integers(4)}", tint=(light,) * 3)
-    else:
-        height = random.uniform(5.5, 10)
-        made.upright((0, 0, 0), 0.85 * height, height, "Tree", f"crown{random.integers(6)}", tint=(light,) * 3)
+def leafy(random: Random) -> Panels:
+    made, height = Builder(), random.uniform(5.5, 10)
+    made.upright((0, 0, 0), 0.85 * height, height, "Tree", f"crown{random.integers(6)}")
+    return made.done()
+
+
+def conifer(random: Random) -> Panels:
+    made, height = Builder(), random.uniform(9, 17)
+    made.upright((0, 0, 0), 0.40 * height, height, "Tree", f"conifer{random.integers(4)}")
     return made.done()
 
 
@@ -164,18 +172,18 @@ def bush(random: Random) -> Panels:
     return made.done()
 
 
-def hedge(height: float, length: float = 4.0) -> Panels:
-    """Along x, seen from both sides."""
-    made = Builder()
+def hedge() -> Panels:
+    """4 m along x, seen from both sides."""
+    made, height, length = Builder(), 0.9, 4.0
     made.panel((0, 0, 0), (length, 0, 0), (0, height, 0), "Vegetation", "hedge")
     made.panel((length, 0, 0.7), (-length, 0, 0), (0, height, 0), "Vegetation", "hedge")
     made.panel((0, 0.85 * height, 0), (length, 0, 0), (0, 0, 0.7), "Vegetation", "hedge")
     return made.done()
 
 
-def lamp_post(height: float = 6.5) -> Panels:
+def lamp_post(random: Random) -> Panels:
     """With an arm over what lies to its left."""
-    made = Builder()
+    made, height = Builder(), 6.5
     made.upright((0, 0, 0), 0.16, height, "Pole", tint=STEEL)
     made.panel((-1.7, height - 0.12, 0), (1.7, 0, 0), (0, 0.1, 0), "Pole", tint=STEEL)
     made.panel((0, height - 0.12, 0), (-1.7, 0, 0), (0, 0.1, 0), "Pole", tint=STEEL)
@@ -183,8 +191,8 @@ def lamp_post(height: float = 6.5) -> Panels:
     return made.done()
 
 
-def sign(kind: int) -> Panels:
-    made = Builder()
+def sign(random: Random) -> Panels:
+    made, kind = Builder(), int(random.integers(6))
     made.upright((0, 0, 0), 0.08, 2.9, "Pole", tint=STEEL)
     side = 0.75 if kind != 5 else 1.1
     made.panel((-side / 2, 2.1, -0.06), (side, 0, 0), (0, side, 0), "TrafficSign", f"sign{kind}")
@@ -207,9 +215,9 @@ def signal(lit: int, *, arm: float = 0.0) -> Panels:
     return made.done()
 
 
-def guard_rail(length: float = 4.0) -> Panels:
-    """Along x, seen from both sides."""
-    made = Builder()
+def guard_rail() -> Panels:
+    """4 m along x, seen from both sides."""
+    made, length = Builder(), 4.0
     made.panel((0, 0.42, 0), (length, 0, 0), (0, 0.34, 0), "GuardRail", "rail", tint=(0.5, 0.51, 0.52))
     made.panel((length, 0.42, 0.1), (-length, 0, 0), (0, 0.34, 0), "GuardRail", "rail", tint=(0.5, 0.51, 0.52))
     made.upright((length / 2, 0, 0.05), 0.12, 0.7, "GuardRail", tint=(0.3, 0.3, 0.31))

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metadr.synthetic.street.texture import Floats
 from metadr.synthetic.street.textures import TEXTURES
 from metadr.vkitti2_classes import CLASSES
 
-Floats = NDArray[np.float32]
 Vector = tuple[float, float, float]
 LABELS = {name: index for index, (name, _) in enumerate(CLASSES)}
 WHITE: Vector = (1.0, 1.0, 1.0)

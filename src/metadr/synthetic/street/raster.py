@@ -15,10 +15,8 @@ from metadr.synthetic.street import road as roads
 from metadr.synthetic.street.camera import HEIGHT, NEAR, Camera
 from metadr.synthetic.street.panels import LABELS, Panels
 from metadr.synthetic.street.road import MATERIALS, Road
-from metadr.synthetic.street.texture import clouds
+from metadr.synthetic.street.texture import Floats, clouds
 from metadr.synthetic.street.textures import texture
-
-Floats = NDArray[np.float32]
 
 SKY, BACKDROP, GROUND = 0, 1, 2  # surfaces; the materials of the ground follow, then the panels
 PANELS = GROUND + len(MATERIALS)
@@ -112,9 +110,7 @@ def _draw_ground(seen: Seen, road: Road) -> None:
         guess += np.interp(distance, before, np.arange(start, len(line), dtype=np.float32))[:, None].astype(np.float32)
     flat = np.broadcast_to(distance[:, None], x.shape).ravel()
     along, to_side = road.places(x.ravel(), z.ravel(), guess.ravel())
-    made = roads.ground(
-        road, along, to_side, flat * flat / (HEIGHT * camera.focal[1]), flat / camera.focal[0]
-    )
+    made = roads.ground(road, along, to_side, flat * flat / (HEIGHT * camera.focal[1]), flat / camera.focal[0])
     seen.colour[first:] = made.colour.reshape(*x.shape, 3)
     seen.surface[first:] = (GROUND + made.material).reshape(x.shape)
     seen.near[first:] = (1 / distance)[:, None]
@@ -212,12 +208,12 @@ def _looked_up(picture: Floats, row: Floats, column: Floats, smooth: bool) -> Fl
     """Texels at places of a picture; `smooth` mixes the four around each, for what is seen larger than it is drawn."""
     rows, columns = picture.shape[:2]
     if not smooth:
-        return picture[row.astype(np.int64).clip(0, rows - 1), column.astype(np.int64).clip(0, columns - 1)]
+        nearest = picture[row.astype(np.int64).clip(0, rows - 1), column.astype(np.int64).clip(0, columns - 1)]
+        return np.asarray(nearest)
     row, column = (row - 0.5).clip(0, rows - 1.001), (column - 0.5).clip(0, columns - 1.001)
     top, left = row.astype(np.int64), column.astype(np.int64)
     bottom, right = np.minimum(top + 1, rows - 1), np.minimum(left + 1, columns - 1)
     down, across = (row - top)[:, None], (column - left)[:, None]
     upper = picture[top, left] * (1 - across) + picture[top, right] * across
     lower = picture[bottom, left] * (1 - across) + picture[bottom, right] * across
-    mixed = upper * (1 - down) + lower * down
-    return mixed.astype(np.float32)
+    return np.asarray(upper * (1 - down) + lower * down, dtype=np.float32)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metadr.synthetic.street.texture import clouds
+from metadr.synthetic.street.texture import Floats, clouds
 
-Floats = NDArray[np.float32]
 Vector = tuple[float, float, float]
 
 
@@ -141,7 +140,9 @@ def ground(road: Road, along: Floats, aside: Floats, grain_along: Floats, grain_
 
 
 def _colour(material: NDArray[np.int64], along: Floats, aside: Floats, grain: Floats) -> Floats:
-    dark, light = (np.array([getattr(each, name) for each in MATERIALS.values()], np.float32) for name in Material._fields[1:3])
+    dark, light = (
+        np.array([getattr(each, name) for each in MATERIALS.values()], np.float32) for name in Material._fields[1:3]
+    )
     patch = np.array([each.patch for each in MATERIALS.values()], dtype=np.float32)[material]
     slab = np.array([each.slab for each in MATERIALS.values()], dtype=np.float32)[material]
     fine, coarse = _noise()
@@ -152,8 +153,10 @@ def _colour(material: NDArray[np.int64], along: Floats, aside: Floats, grain: Fl
     if paved.any():
         side = np.maximum(slab, 0.1)
         joint = np.minimum(np.mod(along, side), np.mod(aside, side))
-        level = np.where(paved, level - 0.8 * np.clip(1 - joint / 0.05, 0, 1) * (1 - np.clip(grain / 0.15, 0, 1)), level)
-    return (dark[material] + level[:, None] * (light - dark)[material]).astype(np.float32)
+        level = np.where(
+            paved, level - 0.8 * np.clip(1 - joint / 0.05, 0, 1) * (1 - np.clip(grain / 0.15, 0, 1)), level
+        )
+    return np.asarray(dark[material] + level[:, None] * (light - dark)[material], dtype=np.float32)
 
 
 def _cover(off: Floats, half: float, grain: Floats) -> Floats:
@@ -163,7 +166,7 @@ def _cover(off: Floats, half: float, grain: Floats) -> Floats:
 
 
 def _at(place: Floats, period: Floats | float) -> NDArray[np.int64]:
-    return (np.mod(place / period, 1) * SIDE).astype(np.int64) % SIDE
+    return np.asarray(np.mod(place / period, 1) * SIDE, dtype=np.int64) % SIDE
 
 
 @cache

@@ -1,14 +1,12 @@
 """Shadows on the ground: panels projected on it along the light, as polygons of the image."""
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from metadr.synthetic.street.camera import NEAR, Camera
 from metadr.synthetic.street.panels import LABELS, Panels
 from metadr.synthetic.street.raster import cut
-
-Floats = NDArray[np.float32]
+from metadr.synthetic.street.texture import Floats
 
 REACH = 90.0  # metres; shadows of what is farther away are not drawn
 LEAVES = [LABELS[name] for name in ("Tree", "Vegetation")]

@@ -1,13 +1,14 @@
 """Textures: small pictures with an outline, at every sharpness that a distance may ask for."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
+Random = np.random.Generator
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
@@ -47,17 +48,17 @@ class Canvas:
 
     def box(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
         left, top, right, bottom = self._scaled(box)
-        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+        for pen, ink in self._inked(colour, painted):
             pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), fill=ink)
 
     def disc(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
-        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+        for pen, ink in self._inked(colour, painted):
             pen.ellipse(self._scaled(box), fill=ink)
 
     def polygon(self, points: Sequence[Point], colour: Colour = PAINTED, *, painted: bool = False) -> None:
         width, height = self._size
         places = [(x * width, y * height) for x, y in points]
-        for pen, ink in zip(self._pens, self._inks(colour, painted), strict=True):
+        for pen, ink in self._inked(colour, painted):
             pen.polygon(places, fill=ink)
 
     def done(self, grain: Floats | None = None) -> Texture:
@@ -74,8 +75,10 @@ class Canvas:
         left, top, right, bottom = box
         return left * width, top * height, right * width, bottom * height
 
-    def _inks(self, colour: Colour, painted: bool) -> tuple[Colour, int, int]:
-        return colour, 255, 255 if painted else 0
+    def _inked(self, colour: Colour, painted: bool) -> list[tuple[ImageDraw.ImageDraw, Colour | int]]:
+        """What each layer is drawn with."""
+        inks: tuple[Colour | int, ...] = (colour, 255, 255 if painted else 0)
+        return list(zip(self._pens, inks, strict=True))
 
 
 def with_levels(finest: Floats) -> Texture:
@@ -103,7 +106,7 @@ def _averaged(pixels: Floats, axis: int) -> Floats:
     return colour.astype(np.float32)
 
 
-def clouds(random: np.random.Generator, side: int, coarsest: int) -> Floats:
+def clouds(random: Random, side: int, coarsest: int) -> Floats:
     """Smooth noise that tiles: (side, side) from 0 to 1, in patches from `side / coarsest` samples down to two."""
     total, weight, patches = np.zeros((side, side)), 1.0, coarsest
     while patches <= side // 2:
@@ -117,4 +120,4 @@ def clouds(random: np.random.Generator, side: int, coarsest: int) -> Floats:
         total += weight * (rows[:, low] * (1 - part) + rows[:, high] * part)
         weight, patches = weight / 2, patches * 2
     total -= total.min()
-    return (total / total.max()).astype(np.float32)
+    return np.asarray(total / total.max(), dtype=np.float32)

@@ -6,9 +6,8 @@ from functools import cache
 import numpy as np
 
 from metadr.synthetic.street.profiles import PROFILES, Profile
-from metadr.synthetic.street.texture import Canvas, Colour, Texture, clouds
+from metadr.synthetic.street.texture import Canvas, Colour, Random, Texture, clouds
 
-Random = np.random.Generator
 Draw = Callable[[Random], Texture]
 
 GLASS, DARK_GLASS, FRAME = (70, 84, 98), (38, 46, 56), (226, 224, 218)
@@ -86,13 +85,8 @@ def _ground_floor(kind: int) -> Draw:
 def _roof(random: Random) -> Texture:
     canvas = Canvas(64, 64)
     canvas.fill(painted=True)
-    texture = canvas.done(0.75 + 0.4 * clouds(random, 64, 8))
-    rows = np.where(np.arange(64) % 8 < 2, 0.7, 1.0).astype(np.float32)
-    from metadr.synthetic.street.texture import with_levels
-
-    finest = texture.levels[0][0].copy()
-    finest[..., :3] *= rows[:, None, None]
-    return with_levels(finest)
+    tiles = np.where(np.arange(64) % 8 < 2, np.float32(0.7), np.float32(1))
+    return canvas.done((0.75 + 0.4 * clouds(random, 64, 8)) * tiles[:, None])
 
 
 def _gable(random: Random) -> Texture:
@@ -107,7 +101,9 @@ def _crown(random: Random) -> Texture:
     canvas = Canvas(96, 128)
     canvas.polygon([(0.465, 1), (0.48, 0.5), (0.52, 0.5), (0.535, 1)], (74, 58, 44))
     hue = random.uniform(-12, 14)
-    lobes = [(0.5 + 0.25 * random.uniform(-1, 1), random.uniform(0.18, 0.55), random.uniform(0.16, 0.26)) for _ in range(9)]
+    lobes = [
+        (0.5 + 0.25 * random.uniform(-1, 1), random.uniform(0.18, 0.55), random.uniform(0.16, 0.26)) for _ in range(9)
+    ]
     leaves = []
     for _ in range(700):
         x0, y0, radius = lobes[int(random.integers(len(lobes)))]
@@ -217,9 +213,9 @@ def _end(profile: Profile, front: bool) -> Draw:
 
 
 def _glass(random: Random) -> Texture:
-    canvas = Canvas(16, 16)
+    canvas = Canvas(48, 48)
     canvas.fill(painted=True)
-    canvas.box((0.08, 0.08, 0.92, 0.96), DARK_GLASS)
+    canvas.box((0.06, 0.07, 0.94, 0.96), DARK_GLASS)
     canvas.polygon([(0.1, 0.1), (0.9, 0.1), (0.9, 0.35)], (92, 106, 120))
     return canvas.done()
 
@@ -245,7 +241,16 @@ def _sign(kind: int) -> Draw:
             canvas.box((0.44, 0.40, 0.56, 0.80), INK)
         elif kind == 4:  # a stop
             edge = 0.3
-            octagon = [(edge, 0), (1 - edge, 0), (1, edge), (1, 1 - edge), (1 - edge, 1), (edge, 1), (0, 1 - edge), (0, edge)]
+            octagon = [
+                (edge, 0),
+                (1 - edge, 0),
+                (1, edge),
+                (1, 1 - edge),
+                (1 - edge, 1),
+                (edge, 1),
+                (0, 1 - edge),
+                (0, edge),
+            ]
             canvas.polygon(octagon, RED)
             canvas.box((0.14, 0.42, 0.86, 0.58), (244, 244, 244))
         else:  # the way to somewhere

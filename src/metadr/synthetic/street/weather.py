@@ -13,11 +13,9 @@ from PIL import Image, ImageDraw, ImageFilter
 from metadr.synthetic.street.camera import DETAIL
 from metadr.synthetic.street.panels import Vector
 from metadr.synthetic.street.raster import GROUND, PANELS, Seen
-from metadr.synthetic.street.texture import GAMMA, clouds
+from metadr.synthetic.street.texture import GAMMA, Floats, Random, clouds
 
-Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
-Random = np.random.Generator
 
 
 class Condition(NamedTuple):
@@ -58,15 +56,16 @@ CONDITIONS: dict[str, Condition] = {
         horizon=(0.55, 0.70, 0.88),
         cloud=(0.95, 0.96, 0.98),
         cover=0.34,
-        ambient=(0.60, 0.68, 0.82),
+        ambient=(0.56, 0.66, 0.84),
         bounced=(0.36, 0.34, 0.30),
-        sun=(1.75, 1.65, 1.45),
+        sun=(2.25, 2.10, 1.80),
         sun_heading=-65,
         sun_height=47,
         glow=(0.25, 0.22, 0.16),
-        haze=0.0011,
-        air=(0.60, 0.72, 0.86),
-        exposure=1.0,
+        haze=0.0008,
+        air=(0.58, 0.72, 0.90),
+        exposure=1.05,
+        saturation=1.08,
     ),
     "fog": Condition(
         zenith=(0.52, 0.54, 0.56),
@@ -93,17 +92,16 @@ CONDITIONS: dict[str, Condition] = {
         saturation=0.72,
     ),
     "rain": Condition(
-        zenith=(0.16, 0.17, 0.19),
-        horizon=(0.30, 0.31, 0.33),
-        cloud=(0.22, 0.23, 0.25),
+        zenith=(0.15, 0.17, 0.20),
+        horizon=(0.36, 0.38, 0.41),
+        cloud=(0.22, 0.24, 0.27),
         cover=0.75,
-        ambient=(0.50, 0.53, 0.58),
-        bounced=(0.22, 0.22, 0.24),
-        haze=0.0085,
-        air=(0.30, 0.315, 0.335),
-        exposure=0.95,
-        saturation=0.62,
-        grade=(0.96, 1.0, 1.05),
+        ambient=(0.56, 0.60, 0.66),
+        bounced=(0.24, 0.25, 0.27),
+        haze=0.0055,
+        air=(0.30, 0.32, 0.345),
+        saturation=0.75,
+        grade=(0.95, 1.0, 1.06),
         wet=1.0,
         streaks=5,
     ),
@@ -168,7 +166,9 @@ def _light(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hidd
     light = bounced + upward[..., None] * (ambient - bounced)
     if condition.sunny:
         sideless = ~seen.normals.any(axis=1)  # leaves and poles catch the light from any side
-        facing = np.where(sideless, np.float32(0.55), np.maximum((seen.normals * condition.to_sun).sum(axis=1), 0))[seen.surface]
+        facing = np.where(sideless, np.float32(0.55), np.maximum((seen.normals * condition.to_sun).sum(axis=1), 0))[
+            seen.surface
+        ]
         if sun_hidden is not None:
             facing[ground] *= 1 - 0.92 * np.maximum(sun_hidden, sky_hidden)[ground]
         light += facing[..., None] * np.array(condition.sun, np.float32)
@@ -182,7 +182,9 @@ def _sky(seen: Seen, condition: Condition) -> Floats:
     up = np.maximum(-down[:, None] / length, 0)
     sin, cos = np.sin(seen.camera.heading), np.cos(seen.camera.heading)
     x, z = (across * cos + sin)[None] / length, (cos - across * sin)[None] / length
-    zenith, horizon, cloud = (np.array(each, np.float32) for each in (condition.zenith, condition.horizon, condition.cloud))
+    zenith, horizon, cloud = (
+        np.array(each, np.float32) for each in (condition.zenith, condition.horizon, condition.cloud)
+    )
     high = (1 - np.exp(-5.5 * up))[..., None]
     sky = horizon + high * (zenith - horizon)
     if condition.cover:
@@ -206,7 +208,7 @@ def _cloud_field() -> Floats:
 def _averaged(samples: Floats) -> Floats:
     """The mean of each pixel's samples."""
     parts = [samples[down::DETAIL, across::DETAIL] for down in range(DETAIL) for across in range(DETAIL)]
-    return sum(parts[1:], start=parts[0]) / np.float32(len(parts))
+    return np.asarray(sum(parts[1:], start=parts[0]) / np.float32(len(parts)))
 
 
 def _mirrored(picture: Floats, ground: Floats, condition: Condition) -> Floats:
@@ -217,9 +219,9 @@ def _mirrored(picture: Floats, ground: Floats, condition: Condition) -> Floats:
     steps = [np.roll(mirror, shift * max(rows // 64, 1), axis=0) for shift in (-2, -1, 0, 1, 2)]
     blurred = np.mean(steps, axis=0, dtype=np.float32)
     far = 1 - np.arange(rows - below, dtype=np.float32)[:, None, None] / (rows - below)
-    share = condition.wet * ground[below:] * (0.16 + 0.5 * far**3)
+    share = condition.wet * ground[below:] * (0.22 + 0.55 * far**3)
     wet = picture.copy()
-    wet[below:] = picture[below:] * (1 - 0.45 * condition.wet * ground[below:]) * (1 - share) + share * blurred
+    wet[below:] = picture[below:] * (1 - 0.5 * condition.wet * ground[below:]) * (1 - share) + share * blurred
     return wet
 
 
@@ -237,7 +239,9 @@ def _streaks(picture: Floats, condition: Condition, random: Random) -> Floats:
         left, top = x * columns * scale, y * (rows * scale + length) - length
         tilt = slant + 0.05 * (lean - 0.5)
         ink = int(70 + 80 * (1 - near))
-        pen.line((left, top, left + tilt * length, top + length), fill=ink, width=max(1, round(unit * (0.4 + 0.6 * near))))
+        pen.line(
+            (left, top, left + tilt * length, top + length), fill=ink, width=max(1, round(unit * (0.4 + 0.6 * near)))
+        )
     there = np.asarray(image.filter(ImageFilter.GaussianBlur(0.3 * unit)).reduce(scale), np.float32)[..., None] / 255
     return picture + there * (1.6 * np.array(condition.air, np.float32) - 0.6 * picture)
 

@@ -9,10 +9,12 @@ from metadr.synthetic.street import models
 from metadr.synthetic.street.panels import Panels, joined
 from metadr.synthetic.street.raster import FAR, Backdrop
 from metadr.synthetic.street.road import Road
-from metadr.synthetic.street.texture import clouds
+from metadr.synthetic.street.texture import Random, clouds
 
-Random = np.random.Generator
+Along = Callable[[float], float]
 QUARTER = np.pi / 2
+SIDES = (-1, 1)  # left, right
+PARKED = {"sedan": 0.3, "hatch": 0.28, "estate": 0.22, "van": 0.12, "bus": 0.08}
 
 
 class Driver(NamedTuple):
@@ -20,7 +22,7 @@ class Driver(NamedTuple):
 
     model: Panels
     aside: float
-    along: Callable[[float], float]
+    along: Along
     oncoming: bool = False
 
 
@@ -52,79 +54,115 @@ class World(NamedTuple):
 
 
 class Verge:
-    """Puts things beside a road; each has a place along it and aside of it."""
+    """Puts things beside a road, on both sides: what stands on the left is turned round, for those who come from there.
+
+    Nothing is put where a street crosses.
+    """
 
     def __init__(self, road: Road, random: Random) -> None:
         self.road, self.random = road, random
-        self.made: list[Panels] = []
+        self.length = float(len(road.x) - 1)
+        self._made: list[Panels] = []
 
     def put(self, model: Panels, along: float, aside: float, turn: float = 0.0) -> None:
         x, z, heading = self.road.pose(along, aside)
-        self.made.append(model.placed(x, z, heading + turn))
-
-    def clear(self, along: float, margin: float) -> bool:
-        """Whether no street crosses there."""
-        return all(abs(along - crossing.along) > crossing.half + margin for crossing in self.road.crossings)
-
-    def houses(self, side: int, start: float, stop: float, aside: float, *, storeys: tuple[int, int], gap: float) -> None:
-        """A row of houses whose fronts look at the road; `gap` is the share of empty plots."""
-        along = start
-        while along < stop:
-            width = self.random.uniform(9, 20)
-            model = models.building(self.random, width, int(self.random.integers(storeys[0], storeys[1] + 1)))
-            back = aside + self.random.uniform(0, 1.5)
-            if self.random.random() >= gap and self.clear(along + width / 2, width / 2 + 3):
-                begin = along + width if side > 0 else along
-                self.put(model, begin, side * back, side * QUARTER)
-            along += width + (0.05 if self.random.random() < 0.6 else self.random.uniform(2, 7))
+        self._made.append(model.placed(x, z, heading + turn))
 
     def row(
         self,
-        make: Callable[[], Panels],
-        side: int,
-        start: float,
-        stop: float,
+        make: Callable[[Random], Panels],
         aside: float,
         *,
         every: float,
+        start: float = 5.0,
         spread: float = 0.0,
+        scatter: float = 0.0,
         share: float = 1.0,
-        turn: float = 0.0,
     ) -> None:
-        """Things at about equal distances: `spread` metres off aside and along, a `share` of the places taken."""
-        for along in np.arange(start, stop, every).tolist():
-            shift, off = (spread * self.random.uniform(-1, 1) for _ in range(2))
-            if self.random.random() < share and self.clear(along + shift, 2):
-                self.put(make(), along + shift, side * aside + off, turn)
+        """Things about `every` so many metres, up to `spread` off along the road and `scatter` aside of it.
 
-    def along(self, model: Panels, side: int, start: float, stop: float, aside: float, *, length: float = 4.0) -> None:
-        """Pieces end to end that look at the road."""
-        for place in np.arange(start, stop, length).tolist():
-            if self.clear(place + length / 2, length / 2 + 3):
-                self.put(model, place + length if side > 0 else place, side * aside, side * QUARTER)
+        A `share` of the places is taken.
+        """
+        for side in SIDES:
+            for place in np.arange(start, self.length, every).tolist():
+                along, off = (reach * self.random.uniform(-1, 1) for reach in (spread, scatter))
+                if self.random.random() < share and self._clear(place + along, 2):
+                    self.put(make(self.random), place + along, side * (aside + off), 0.0 if side > 0 else np.pi)
 
-    def parked(self, side: int, start: float, stop: float, aside: float, *, share: float) -> None:
-        along = start
-        while along < stop:
-            kind = str(self.random.choice(["sedan", "hatch", "estate", "van", "bus"], p=[0.3, 0.28, 0.22, 0.12, 0.08]))
-            model = models.vehicle(self.random, kind)
-            if self.random.random() < share and self.clear(along, 9):
-                self.put(model, along, side * (aside + self.random.uniform(-0.12, 0.12)), 0 if side > 0 else np.pi)
-            along += self.random.uniform(5.6, 7.2)
+    def fence(
+        self,
+        make: Callable[[], Panels],
+        aside: float,
+        *,
+        start: float = 0.0,
+        stop: float = np.inf,
+        sides: tuple[int, ...] = SIDES,
+    ) -> None:
+        """Pieces of 4 m, end to end, that look at the road."""
+        piece, length = make(), 4.0
+        for side in sides:
+            for place in np.arange(start, min(stop, self.length), length).tolist():
+                if self._clear(place + length / 2, length / 2 + 3):
+                    self.put(piece, place + length if side > 0 else place, side * aside, side * QUARTER)
+
+    def houses(
+        self,
+        aside: float,
+        *,
+        storeys: tuple[int, int],
+        empty: float,
+        start: float = 0.0,
+        stop: float = np.inf,
+        sides: tuple[int, ...] = SIDES,
+    ) -> None:
+        """Houses that look at the road; a share of the plots is `empty`."""
+        for side in sides:
+            along = start
+            while along < min(stop, self.length):
+                width = self.random.uniform(9, 20)
+                model = models.building(self.random, width, int(self.random.integers(storeys[0], storeys[1] + 1)))
+                back = aside + self.random.uniform(0, 1.5)
+                if self.random.random() >= empty and self._clear(along + width / 2, width / 2 + 3):
+                    self.put(model, along + width if side > 0 else along, side * back, side * QUARTER)
+                along += width + (0.05 if self.random.random() < 0.6 else self.random.uniform(2, 7))
+
+    def parked(self, aside: float, *, share: float) -> None:
+        """Vehicles at the side of the road; a `share` of the spaces is taken."""
+        for side in SIDES:
+            along = 4.0
+            while along < self.length:
+                model = models.vehicle(self.random, drawn(self.random, PARKED))
+                if self.random.random() < share and self._clear(along, 9):
+                    off = self.random.uniform(-0.12, 0.12)
+                    self.put(model, along, side * (aside + off), 0.0 if side > 0 else np.pi)
+                along += self.random.uniform(5.6, 7.2)
 
     def done(self) -> Panels:
-        return joined(self.made)
+        return joined(self._made)
+
+    def _clear(self, along: float, margin: float) -> bool:
+        return all(abs(along - crossing.along) > crossing.half + margin for crossing in self.road.crossings)
 
 
-def steady(start: float, speed: float) -> Callable[[float], float]:
+def drawn(random: Random, kinds: dict[str, float]) -> str:
+    """A kind of vehicle, as likely as its share."""
+    return str(random.choice(list(kinds), p=list(kinds.values())))
+
+
+def steady(start: float, speed: float) -> Along:
     """`speed` metres a frame."""
     return lambda moment: start + speed * moment
 
 
-def wavering(start: float, speed: float, period: float, depth: float) -> Callable[[float], float]:
+def wavering(start: float, speed: float, period: float, depth: float) -> Along:
     """The same on average, slower and faster by a share of `depth`, every `period` frames."""
     turn = 2 * np.pi / period
     return lambda moment: start + speed * (moment + depth / turn * float(np.sin(turn * moment)))
+
+
+def following(leader: Along, gap: float) -> Along:
+    """`gap` metres before another, as it was a little later."""
+    return lambda moment: leader(moment + 6) + gap
 
 
 def flow(
@@ -136,18 +174,19 @@ def flow(
     speed: float,
     every: tuple[float, float],
     kinds: dict[str, float],
-    oncoming: bool = False,
 ) -> list[Driver]:
-    """A lane of vehicles that all drive equally fast, so that none runs into another."""
+    """A lane of vehicles, all equally fast, so that none runs into another; a negative speed is towards us."""
     made, along = [], start
     while along < stop:
-        kind = str(random.choice(list(kinds), p=list(kinds.values())))
-        made.append(Driver(models.vehicle(random, kind), aside, steady(along, speed), oncoming))
+        kind = drawn(random, kinds)
+        made.append(Driver(models.vehicle(random, kind), aside, steady(along, speed), speed < 0))
         along += random.uniform(*every) + (8 if kind in ("truck", "trailer") else 0)
     return made
 
 
-def backdrop(random: Random, low: float, high: float, colour: tuple[float, float, float], label: str = "Tree") -> Backdrop:
+def backdrop(
+    random: Random, low: float, high: float, colour: tuple[float, float, float], label: str = "Tree"
+) -> Backdrop:
     """A line between two heights, in radians: waves of hills under crowns of trees."""
     noise = clouds(random, 1024, 8)[int(random.integers(1024))]
     fine = clouds(random, 1024, 128)[int(random.integers(1024))]

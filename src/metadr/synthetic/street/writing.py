@@ -129,7 +129,7 @@ def size_of(text: str) -> tuple[int, int]:
 
 
 def scene_named(text: str) -> str:
-    """"Scene01" for itself, "01" or "1"."""
+    """ "Scene01" for itself, "01" or "1"."""
     number = text.strip().removeprefix("Scene")
     name = f"Scene{number.zfill(2)}"
     if name not in FRAMES:
@@ -176,7 +176,8 @@ def _claim(folder: Path, identity: dict[str, Any]) -> dict[str, list[str]]:
         raise UserError(f"'{record}' cannot be read. Remove the folder, or choose another one with --out.") from None
     if differing:
         raise UserError(
-            f"'{folder}' holds another rendering: {', '.join(differing)}. Remove it, or choose another folder with --out."
+            f"'{folder}' holds another rendering: {', '.join(differing)}. "
+            "Remove it, or choose another folder with --out."
         )
     return complete
 
@@ -193,7 +194,8 @@ def _missing(folder: Path, units: Iterable[Unit]) -> list[Unit]:
 
     def exists(path: Path) -> bool:
         if path.parent not in there:  # one listing of a folder, not a question for each of its files
-            there[path.parent] = frozenset(os.listdir(path.parent)) if path.parent.is_dir() else frozenset()
+            listed = path.parent.iterdir() if path.parent.is_dir() else ()
+            there[path.parent] = frozenset(each.name for each in listed)
         return path.name in there[path.parent]
 
     left = []
