@@ -22,18 +22,19 @@ class Material(NamedTuple):
     dark: Vector
     light: Vector
     patch: float  # metres across that its noise repeats after
+    gloss: float  # how much of it mirrors when wet, 0 to 1
     slab: float = 0.0  # side of paving slabs, metres
 
 
 MATERIALS: dict[str, Material] = {
-    "asphalt": Material("Road", (0.060, 0.061, 0.064), (0.112, 0.112, 0.114), 9.0),
-    "parking": Material("Road", (0.085, 0.083, 0.082), (0.150, 0.146, 0.142), 7.0),
-    "kerb": Material("Terrain", (0.26, 0.26, 0.25), (0.36, 0.36, 0.34), 5.0),
-    "pavement": Material("Terrain", (0.19, 0.182, 0.172), (0.29, 0.28, 0.265), 6.0, slab=1.0),
-    "grass": Material("Terrain", (0.038, 0.070, 0.016), (0.115, 0.165, 0.040), 11.0),
-    "meadow": Material("Terrain", (0.080, 0.105, 0.028), (0.215, 0.215, 0.070), 23.0),
-    "earth": Material("Terrain", (0.060, 0.045, 0.028), (0.140, 0.105, 0.066), 7.0),
-    "gravel": Material("Terrain", (0.150, 0.140, 0.125), (0.270, 0.255, 0.230), 3.0),
+    "asphalt": Material("Road", (0.060, 0.061, 0.064), (0.112, 0.112, 0.114), 9.0, 1.0),
+    "parking": Material("Road", (0.085, 0.083, 0.082), (0.150, 0.146, 0.142), 7.0, 1.0),
+    "kerb": Material("Terrain", (0.26, 0.26, 0.25), (0.36, 0.36, 0.34), 5.0, 0.6),
+    "pavement": Material("Terrain", (0.19, 0.182, 0.172), (0.29, 0.28, 0.265), 6.0, 0.7, slab=1.0),
+    "grass": Material("Terrain", (0.038, 0.070, 0.016), (0.115, 0.165, 0.040), 11.0, 0.1),
+    "meadow": Material("Terrain", (0.080, 0.105, 0.028), (0.215, 0.215, 0.070), 23.0, 0.1),
+    "earth": Material("Terrain", (0.060, 0.045, 0.028), (0.140, 0.105, 0.066), 7.0, 0.25),
+    "gravel": Material("Terrain", (0.150, 0.140, 0.125), (0.270, 0.255, 0.230), 3.0, 0.3),
 }
 NAMES = tuple(MATERIALS)
 MARK: Vector = (0.62, 0.62, 0.60)

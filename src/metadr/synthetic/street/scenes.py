@@ -28,7 +28,7 @@ from metadr.vkitti2_classes import FRAMES
 
 Curve = Callable[[NDArray[Any]], NDArray[Any]]
 
-TOWN = {"sedan": 0.3, "hatch": 0.26, "estate": 0.2, "van": 0.1, "bus": 0.08, "truck": 0.06}
+TOWN = {"sedan": 0.3, "hatch": 0.26, "estate": 0.18, "van": 0.1, "bus": 0.08, "truck": 0.08}
 MOTORWAY = {"sedan": 0.26, "hatch": 0.16, "estate": 0.2, "van": 0.12, "bus": 0.06, "truck": 0.1, "trailer": 0.1}
 START = 30.0  # metres along the road of the first frame
 AHEAD = 280.0  # metres of world beyond the last frame
@@ -57,7 +57,7 @@ def _urban(random: Random, frames: int) -> World:
     _furnish(verge, edge, walk)
     drivers = [
         *flow(random, -LANE / 2, START, 2 * verge.length, speed=-0.9, every=(16, 60), kinds=TOWN),
-        *flow(random, LANE / 2, START + 17, START + 250, speed=0.93, every=(14, 50), kinds=TOWN),
+        *flow(random, LANE / 2, START + 17, START + 250, speed=1.0, every=(14, 50), kinds=TOWN),
     ]
     trees = backdrop(random, 0.02, 0.05, (0.055, 0.085, 0.035))
     return World(road, trees, verge.done(), tuple(drivers), _camera(LANE / 2, steady(START, speed)))
@@ -114,8 +114,8 @@ def _parked(random: Random, frames: int) -> World:
     verge.row(models.bush, edge + 2.3, every=7, spread=0.3, share=0.3)
     _furnish(verge, edge, walk)
     drivers = [
-        *flow(random, -LANE / 2, START, 2 * verge.length, speed=-0.6, every=(25, 90), kinds=TOWN),
-        *flow(random, LANE / 2, START + 22, START + 200, speed=0.58, every=(25, 80), kinds=TOWN),
+        *flow(random, -LANE / 2, START, 2 * verge.length, speed=-0.6, every=(18, 60), kinds=TOWN),
+        *flow(random, LANE / 2, START + 22, START + 200, speed=0.62, every=(20, 60), kinds=TOWN),
     ]
     trees = backdrop(random, 0.01, 0.03, (0.06, 0.08, 0.04))
     return World(road, trees, verge.done(), tuple(drivers), _camera(LANE / 2, wavering(START, speed, 180, 0.3)))
@@ -140,8 +140,8 @@ def _forest(random: Random, frames: int) -> World:
     for start, side in ((160.0, 1), (330.0, -1)):
         verge.houses(15, storeys=(0, 1), empty=0, start=start, stop=start + 20, sides=(side,))
     drivers = [
-        *flow(random, -lane / 2, START, 2 * verge.length, speed=-1.1, every=(40, 130), kinds=TOWN),
-        *flow(random, lane / 2, START + 25, START + 250, speed=1.13, every=(35, 100), kinds=TOWN),
+        *flow(random, -lane / 2, START, 2 * verge.length, speed=-1.1, every=(25, 80), kinds=MOTORWAY),
+        *flow(random, lane / 2, START + 25, START + 250, speed=1.2, every=(25, 70), kinds=MOTORWAY),
     ]
     trees = backdrop(random, 0.05, 0.10, (0.030, 0.050, 0.022))
     return World(road, trees, verge.done(), tuple(drivers), _camera(lane / 2, steady(START, speed)))
@@ -188,7 +188,7 @@ def _motorway(random: Random, frames: int) -> World:
         *flow(random, -lanes[2], START, far, speed=-1.5, every=(20, 70), kinds=MOTORWAY),
         *flow(random, lanes[2], START - 60, START + 700, speed=1.28, every=(24, 80), kinds=MOTORWAY),
         *flow(random, lanes[0], START - 400, START + 300, speed=1.75, every=(35, 110), kinds=TOWN),
-        *flow(random, lanes[1], START + 28, START + 400, speed=1.52, every=(30, 90), kinds=MOTORWAY),
+        *flow(random, lanes[1], START + 28, START + 400, speed=1.56, every=(30, 90), kinds=MOTORWAY),
     ]
     hills = backdrop(random, 0.012, 0.055, (0.060, 0.085, 0.050))
     return World(road, hills, verge.done(), tuple(drivers), _camera(lanes[1], steady(START, speed)))

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from metadr.synthetic.street.camera import DETAIL
 from metadr.synthetic.street.panels import Vector
 from metadr.synthetic.street.raster import GROUND, PANELS, Seen
+from metadr.synthetic.street.road import MATERIALS
 from metadr.synthetic.street.texture import GAMMA, Floats, Random, clouds
 
 Pixels = NDArray[np.uint8]
@@ -150,8 +151,9 @@ def develop(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hid
     samples[sky] = np.repeat(np.repeat(_sky(seen, condition), DETAIL, axis=0), DETAIL, axis=1)[sky]
     picture = _averaged(samples)
     if condition.wet:
-        ground = (seen.surface >= GROUND) & (seen.surface < PANELS)
-        picture = _mirrored(picture, _averaged(ground[..., None].astype(np.float32)), condition)
+        gloss = np.zeros(len(seen.labels), dtype=np.float32)
+        gloss[GROUND:PANELS] = [material.gloss for material in MATERIALS.values()]
+        picture = _mirrored(picture, condition.wet * _averaged(gloss[seen.surface][..., None]))
     if condition.streaks:
         picture = _streaks(picture, condition, random)
     return _printed(picture, condition)
@@ -197,7 +199,7 @@ def _sky(seen: Seen, condition: Condition) -> Floats:
         sun = condition.to_sun
         near = np.maximum(x * sun[0] + up * sun[1] + z * sun[2], 0)[..., None]
         sky = sky + np.array(condition.glow, np.float32) * (0.35 * near**6 + 0.65 * near**40)
-    return sky.astype(np.float32)
+    return np.asarray(sky, dtype=np.float32)
 
 
 @cache
@@ -207,21 +209,24 @@ def _cloud_field() -> Floats:
 
 def _averaged(samples: Floats) -> Floats:
     """The mean of each pixel's samples."""
-    parts = [samples[down::DETAIL, across::DETAIL] for down in range(DETAIL) for across in range(DETAIL)]
-    return np.asarray(sum(parts[1:], start=parts[0]) / np.float32(len(parts)))
+    total = np.zeros_like(samples[::DETAIL, ::DETAIL])
+    for down, across in np.ndindex(DETAIL, DETAIL):
+        total += samples[down::DETAIL, across::DETAIL]
+    return total / np.float32(DETAIL * DETAIL)
 
 
-def _mirrored(picture: Floats, ground: Floats, condition: Condition) -> Floats:
-    """Wet ground: darker, and a blurred mirror of what stands above the horizon, most of all far away."""
+def _mirrored(picture: Floats, gloss: Floats) -> Floats:
+    """Wet ground: darker, with a blurred mirror of what stands above the horizon, most of all far away."""
     rows = len(picture)
     below = rows // 2
+    gloss = gloss[below:]
     mirror = picture[: rows - below][::-1]
     steps = [np.roll(mirror, shift * max(rows // 64, 1), axis=0) for shift in (-2, -1, 0, 1, 2)]
     blurred = np.mean(steps, axis=0, dtype=np.float32)
     far = 1 - np.arange(rows - below, dtype=np.float32)[:, None, None] / (rows - below)
-    share = condition.wet * ground[below:] * (0.22 + 0.55 * far**3)
+    share = gloss * (0.22 + 0.55 * far**3)
     wet = picture.copy()
-    wet[below:] = picture[below:] * (1 - 0.5 * condition.wet * ground[below:]) * (1 - share) + share * blurred
+    wet[below:] = picture[below:] * (1 - 0.5 * gloss) * (1 - share) + share * blurred
     return wet
 
 
