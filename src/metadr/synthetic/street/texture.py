@@ -82,24 +82,24 @@ class Canvas:
 
 
 def with_levels(finest: Floats) -> Texture:
-    """Halve both ways, independently, while there is something to halve."""
+    """Halve both ways, independently, while the size is even."""
     rows, levels = finest, []
     while True:
         columns, line = rows, []
         while True:
             line.append(np.ascontiguousarray(columns))
-            if columns.shape[1] == 1:
+            if columns.shape[1] % 2:
                 break
             columns = _averaged(columns, 1)
         levels.append(tuple(line))
-        if rows.shape[0] == 1:
+        if rows.shape[0] % 2:
             return Texture(tuple(levels))
         rows = _averaged(rows, 0)
 
 
 def _averaged(pixels: Floats, axis: int) -> Floats:
     """Neighbours averaged; colours weigh as much as there is of them."""
-    even, odd = (np.take(pixels, range(start, pixels.shape[axis] // 2 * 2, 2), axis) for start in (0, 1))
+    even, odd = (np.take(pixels, range(start, pixels.shape[axis], 2), axis) for start in (0, 1))
     there = even[..., 3:4] + odd[..., 3:4]
     colour = (even * even[..., 3:4] + odd * odd[..., 3:4]) / np.maximum(there, 1e-6)
     colour[..., 3:4] = there / 2

@@ -144,9 +144,12 @@ CONDITIONS: dict[str, Condition] = {
 
 def develop(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hidden: Floats, random: Random) -> Pixels:
     """The picture (rows, columns, 3) of what is seen; `*_hidden` are the shadows on the ground (`shadows`)."""
-    light = _light(seen, condition, sun_hidden, sky_hidden)
+    samples = seen.colour * _light(seen, condition, sun_hidden, sky_hidden)
     clear = np.exp(-condition.haze / np.maximum(seen.near, 1e-5), dtype=np.float32)[..., None]
-    samples = seen.colour * light * clear + np.array(condition.air, np.float32) * (1 - clear)
+    air = np.array(condition.air, np.float32)
+    samples -= air
+    samples *= clear
+    samples += air
     sky = seen.near == 0
     samples[sky] = np.repeat(np.repeat(_sky(seen, condition), DETAIL, axis=0), DETAIL, axis=1)[sky]
     picture = _averaged(samples)
@@ -161,20 +164,23 @@ def develop(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hid
 
 def _light(seen: Seen, condition: Condition, sun_hidden: Floats | None, sky_hidden: Floats) -> Floats:
     """(rows, columns, 3): light on each sample, from the sky, from the ground and from the sun."""
-    ground = (seen.surface >= GROUND) & (seen.surface < PANELS)
-    upward = (0.5 + 0.5 * seen.normals[:, 1])[seen.surface]
-    upward[ground] *= 1 - 0.75 * sky_hidden[ground]
-    ambient, bounced = (np.array(each, np.float32) for each in (condition.ambient, condition.bounced))
-    light = bounced + upward[..., None] * (ambient - bounced)
-    if condition.sunny:
-        sideless = ~seen.normals.any(axis=1)  # leaves and poles catch the light from any side
-        facing = np.where(sideless, np.float32(0.55), np.maximum((seen.normals * condition.to_sun).sum(axis=1), 0))[
-            seen.surface
-        ]
-        if sun_hidden is not None:
-            facing[ground] *= 1 - 0.92 * np.maximum(sun_hidden, sky_hidden)[ground]
-        light += facing[..., None] * np.array(condition.sun, np.float32)
-    return light.astype(np.float32)
+    ambient, bounced, sun = (
+        np.array(each, np.float32) for each in (condition.ambient, condition.bounced, condition.sun)
+    )
+    sideless = ~seen.normals.any(axis=1)  # leaves and poles catch the light from any side
+    facing = np.where(sideless, np.float32(0.55), np.maximum((seen.normals * condition.to_sun).sum(axis=1), 0))
+    upward = 0.5 + 0.5 * seen.normals[:, 1]
+    on_surface = bounced + upward[:, None] * (ambient - bounced) + facing[:, None] * sun
+    light = np.asarray(on_surface, dtype=np.float32)[seen.surface]
+    horizon = seen.camera.rows // 2
+    below = slice(horizon, None)  # all of the ground, and its shadows, lie there
+    ground = (seen.surface[below] >= GROUND) & (seen.surface[below] < PANELS)
+    hidden = np.where(ground, sky_hidden[below], np.float32(0))
+    light[below] -= 0.75 * hidden[..., None] * (ambient - bounced)
+    if sun_hidden is not None:
+        hidden = np.where(ground, np.maximum(sun_hidden, sky_hidden)[below], np.float32(0))
+        light[below] -= 0.92 * condition.to_sun[1] * hidden[..., None] * sun
+    return light
 
 
 def _sky(seen: Seen, condition: Condition) -> Floats:

@@ -133,14 +133,13 @@ def scene_named(text: str) -> str:
     number = text.strip().removeprefix("Scene")
     name = f"Scene{number.zfill(2)}"
     if name not in FRAMES:
-        raise unknown("scene", text, FRAMES, within=" of Virtual KITTI 2", hint=f"There are {', '.join(FRAMES)}.")
+        raise unknown("scene", text, FRAMES, within=" of the rendered streets")
     return name
 
 
 def condition_named(text: str) -> str:
     if text.strip() not in CONDITIONS:
-        hint = f"There are {', '.join(CONDITIONS)}."
-        raise unknown("condition", text, CONDITIONS, within=" of the rendered streets", hint=hint)
+        raise unknown("condition", text, CONDITIONS, within=" of the rendered streets")
     return text.strip()
 
 
