@@ -159,23 +159,26 @@ def test_nothing_but_vehicles_stands_in_the_lanes(scene: str) -> None:
 @pytest.mark.parametrize("name", ["roof", "crown0", "sedan-side", "sign1", "signal2"])
 def test_a_texture_keeps_its_mean_at_every_sharpness(name: str) -> None:
     levels = texture(TEXTURES.index(name)).levels
-    finest = levels[0][0]
-    assert len(levels) > 3 and len(levels[0]) > 3
-    assert finest.shape[2] == 5 and finest.min() >= 0 and finest[..., 3:].max() <= 1
+    finest, light = levels[0][0], [0, 1, 2, 4]
     there = finest[..., 3:4]
-    mean = (finest[..., :3] * there).sum(axis=(0, 1)) / there.sum()
+    assert len(levels) > 3 and len(levels[0]) > 3
+    assert finest.shape[2] == 5 and finest.min() >= 0 and there.max() <= 1
+    mean = (finest * there).sum(axis=(0, 1))[light] / there.sum()
     for line in levels:
         for level in line:
             weight = level[..., 3:4]
-            assert np.allclose((level[..., :3] * weight).sum(axis=(0, 1)) / weight.sum(), mean, atol=1e-4)
+            assert np.allclose((level * weight).sum(axis=(0, 1))[light] / weight.sum(), mean, atol=1e-4)
+            assert np.allclose(weight.mean(), there.mean(), atol=1e-5)
 
 
 def test_a_canvas_draws_where_it_is_told() -> None:
     canvas = Canvas(8, 4)
-    canvas.box((0.5, 0, 1, 1), (255, 0, 0), painted=True)
+    canvas.box((0.5, 0, 1, 0.5), (255, 0, 0))
+    canvas.box((0.5, 0.5, 1, 1), painted=True)
     finest = canvas.done().levels[0][0]
     assert not finest[:, :4].any()
-    assert np.allclose(finest[:, 4:], [1, 0, 0, 1, 1])
+    assert np.allclose(finest[:2, 4:], [1, 0, 0, 1, 0])
+    assert np.allclose(finest[2:, 4:], [0, 0, 0, 1, 1])
 
 
 # Conditions

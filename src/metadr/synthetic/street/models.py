@@ -196,7 +196,7 @@ def sign(random: Random) -> Panels:
     made.upright((0, 0, 0), 0.08, 2.9, "Pole", tint=STEEL)
     side = 0.75 if kind != 5 else 1.1
     made.panel((-side / 2, 2.1, -0.06), (side, 0, 0), (0, side, 0), "TrafficSign", f"sign{kind}")
-    made.panel((side / 2, 2.1, 0.06), (-side, 0, 0), (0, side, 0), "TrafficSign", f"sign{kind}", tint=STEEL)
+    made.panel((side / 2, 2.1, 0.06), (-side, 0, 0), (0, side, 0), "TrafficSign", f"sign{kind}-back", tint=STEEL)
     return made.done()
 
 

@@ -197,9 +197,8 @@ def _draw(
     there = texel[:, 3] >= 0.5
     if not there.all():
         row, column, texel, near = row[there], column[there], texel[there], near[there]
-    painted = texel[:, 4:]
     row, column = row + top, column + left
-    seen.colour[row, column] = texel[:, :3] * (1 - painted + painted * panels.tint[index])
+    seen.colour[row, column] = texel[:, :3] + texel[:, 4:] * panels.tint[index]
     seen.surface[row, column] = PANELS + index
     seen.near[row, column] = near
 

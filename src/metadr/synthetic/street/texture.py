@@ -15,12 +15,17 @@ Box = tuple[float, float, float, float]
 
 GAMMA = 2.2
 SMOOTH = 4  # a picture is drawn this many times larger, then averaged down
-PAINTED: Colour = (255, 255, 255)
+WHITE: Colour = (255, 255, 255)
+
+
+_LINEAR = ((np.arange(256, dtype=np.float32) / 255) ** GAMMA).astype(np.float32)
 
 
 class Texture(NamedTuple):
-    """`levels[i][j]` has rows halved i times and columns j times: (rows, columns, 5) red, green, blue in linear light,
-    then how much of it is there (0 to 1), then how much of it takes the tint of its panel."""
+    """`levels[i][j]` has rows halved i times and columns j times: (rows, columns, 5), all in linear light.
+
+    Red, green, blue; how much of the texel is there, 0 to 1; and how much of its panel's tint is added.
+    """
 
     levels: tuple[tuple[Floats, ...], ...]
 
@@ -36,26 +41,29 @@ def _halvings(texels: float) -> int:
 
 
 class Canvas:
-    """A picture in the making: places from (0, 0), top left, to (1, 1); what is not drawn on is not there."""
+    """A picture in the making: places from (0, 0), top left, to (1, 1); what is not drawn on is not there.
+
+    What is `painted` takes the tint of its panel, as light or dark as it is grey.
+    """
 
     def __init__(self, columns: int, rows: int) -> None:
         self._size = (columns * SMOOTH, rows * SMOOTH)
         self._layers = (Image.new("RGB", self._size), Image.new("L", self._size), Image.new("L", self._size))
         self._pens = [ImageDraw.Draw(layer) for layer in self._layers]
 
-    def fill(self, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+    def fill(self, colour: Colour = WHITE, *, painted: bool = False) -> None:
         self.box((0, 0, 1, 1), colour, painted=painted)
 
-    def box(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+    def box(self, box: Box, colour: Colour = WHITE, *, painted: bool = False) -> None:
         left, top, right, bottom = self._scaled(box)
         for pen, ink in self._inked(colour, painted):
             pen.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), fill=ink)
 
-    def disc(self, box: Box, colour: Colour = PAINTED, *, painted: bool = False) -> None:
+    def disc(self, box: Box, colour: Colour = WHITE, *, painted: bool = False) -> None:
         for pen, ink in self._inked(colour, painted):
             pen.ellipse(self._scaled(box), fill=ink)
 
-    def polygon(self, points: Sequence[Point], colour: Colour = PAINTED, *, painted: bool = False) -> None:
+    def polygon(self, points: Sequence[Point], colour: Colour = WHITE, *, painted: bool = False) -> None:
         width, height = self._size
         places = [(x * width, y * height) for x, y in points]
         for pen, ink in self._inked(colour, painted):
@@ -63,12 +71,16 @@ class Canvas:
 
     def done(self, grain: Floats | None = None) -> Texture:
         """The texture; `grain` (rows, columns) makes it lighter and darker."""
-        colour, there, painted = (np.asarray(layer.reduce(SMOOTH), dtype=np.float32) / 255 for layer in self._layers)
-        # The ground of a picture is black: what an edge took of it is given back.
-        colour = np.minimum(colour / np.maximum(there, 1 / 255)[..., None], 1) ** GAMMA
+        colour, there, painted = (np.asarray(layer) for layer in self._layers)
+        linear = _LINEAR[colour]
+        is_painted = painted > 0
+        own = np.where(is_painted[..., None], np.float32(0), linear)
+        tint = np.where(is_painted, linear.mean(axis=2), np.float32(0))
+        finest = _shrunk(np.dstack([own, there > 0, tint]).astype(np.float32))
+        finest[..., [0, 1, 2, 4]] /= np.maximum(finest[..., 3:4], 1e-6)  # the ground of a picture counts for nothing
         if grain is not None:
-            colour = colour * grain[..., None]
-        return with_levels(np.dstack([colour, there, painted]).astype(np.float32))
+            finest[..., [0, 1, 2, 4]] *= grain[..., None]
+        return with_levels(finest)
 
     def _scaled(self, box: Box) -> tuple[float, float, float, float]:
         width, height = self._size
@@ -79,6 +91,13 @@ class Canvas:
         """What each layer is drawn with."""
         inks: tuple[Colour | int, ...] = (colour, 255, 255 if painted else 0)
         return list(zip(self._pens, inks, strict=True))
+
+
+def _shrunk(drawn: Floats) -> Floats:
+    """The means of squares of SMOOTH x SMOOTH."""
+    rows, columns, depth = drawn.shape
+    squares = drawn.reshape(rows // SMOOTH, SMOOTH, columns // SMOOTH, SMOOTH, depth)
+    return np.asarray(squares.mean(axis=(1, 3)))
 
 
 def with_levels(finest: Floats) -> Texture:

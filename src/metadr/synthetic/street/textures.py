@@ -6,13 +6,13 @@ from functools import cache
 import numpy as np
 
 from metadr.synthetic.street.profiles import PROFILES, Profile
-from metadr.synthetic.street.texture import Canvas, Colour, Random, Texture, clouds
+from metadr.synthetic.street.texture import Canvas, Colour, Random, Texture, clouds, with_levels
 
 Draw = Callable[[Random], Texture]
 
 GLASS, DARK_GLASS, FRAME = (70, 84, 98), (38, 46, 56), (226, 224, 218)
-TYRE, RIM, CHROME = (22, 22, 24), (150, 152, 156), (190, 192, 196)
-RED, YELLOW, BLUE, INK, LAMP = (196, 24, 30), (240, 200, 30), (24, 74, 160), (20, 20, 22), (255, 250, 235)
+TYRE, RIM = (22, 22, 24), (150, 152, 156)
+RED, YELLOW, BLUE, INK = (196, 24, 30), (240, 200, 30), (24, 74, 160), (20, 20, 22)
 
 
 def _plain(random: Random) -> Texture:
@@ -263,6 +263,16 @@ def _sign(kind: int) -> Draw:
     return draw
 
 
+def _back(front: Draw) -> Draw:
+    """The other side of something: its outline, in the tint of its panel."""
+
+    def draw(random: Random) -> Texture:
+        there = front(random).levels[0][0][..., 3:4]
+        return with_levels(np.concatenate([0 * there, 0 * there, 0 * there, there, np.ones_like(there)], axis=2))
+
+    return draw
+
+
 def _signal(lit: int) -> Draw:
     """Three lamps in a box, one of them lit."""
 
@@ -310,6 +320,7 @@ _DRAW: dict[str, Draw] = {
     **{f"{name}-back": _end(profile, False) for name, profile in PROFILES.items()},
     "glass": _glass,
     **{f"sign{kind}": _sign(kind) for kind in range(6)},
+    **{f"sign{kind}-back": _back(_sign(kind)) for kind in range(6)},
     **{f"signal{lit}": _signal(lit) for lit in range(3)},
     "rail": _rail,
     "bin": _bin,
