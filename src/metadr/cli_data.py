@@ -20,6 +20,9 @@ from metadr.errors import UserError
 from metadr.progress import Work
 from metadr.synthetic import fonts as font_list
 from metadr.synthetic import syn_digits
+from metadr.synthetic.street import sheet as street_sheet
+from metadr.synthetic.street import writing as street
+from metadr.vkitti2_classes import CONDITIONS, FRAMES
 
 app = typer.Typer(
     help="Data sets: what is there, download, import, make, verify. They lie in METADR_DATA, or ~/.cache/metadr.",
@@ -53,16 +56,31 @@ def import_(name: Name, place: Annotated[Path, typer.Argument(help="a folder or 
     _print_standing([now])
 
 
+Size = Annotated[str, typer.Option(help="vkitti2: width and height, pixels")]
+Scenes = Annotated[str, typer.Option(help="vkitti2: which ones, with commas between")]
+Conditions = Annotated[str, typer.Option(help="vkitti2: which ones, with commas between")]
+ALL_SCENES, ALL_CONDITIONS = ",".join(FRAMES), ",".join(CONDITIONS)
+
+
 @app.command()
 def build(
-    name: Annotated[str, typer.Argument(help="syn or mnist_m")],
+    name: Annotated[str, typer.Argument(help="syn, mnist_m or vkitti2")],
     seed: Annotated[int, typer.Option(min=0, help="decides every pixel")] = 0,
     variant: Annotated[Literal["easy", "standard", "hard"], typer.Option(help="syn: how hard it is")] = "standard",
     fonts: Annotated[Path | None, typer.Option(help="syn: a folder of other fonts")] = None,
-    processes: Annotated[int, typer.Option(min=1, help="syn: each takes seconds to start")] = 1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="each takes seconds to start. By default syn has 1, vkitti2 all cores")
+    ] = None,
     photos: Annotated[Path | None, typer.Option(help="mnist_m: a folder of photographs")] = None,
+    size: Size = "1242x375",
+    scenes: Scenes = ALL_SCENES,
+    conditions: Conditions = ALL_CONDITIONS,
+    frames: Annotated[
+        int | None, typer.Option(help="vkitti2: so many of each scene, evenly spread over it; all if left out")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="vkitti2: the folder; by default with the other data sets")] = None,
 ) -> None:
-    """Make a data set: syn from fonts, mnist_m from MNIST and a folder of photographs."""
+    """Make a data set: syn from fonts, mnist_m from MNIST and photographs, streets in the layout of Virtual KITTI 2."""
     known_as = name.replace("-", "_")
     if known_as == "syn":
         chosen = font_list.in_folder(fonts) if fonts else font_list.find()
@@ -72,7 +90,7 @@ def build(
                 seed=seed,
                 variant=variant,
                 fonts=chosen,
-                processes=processes,
+                processes=processes or 1,
                 watch=lambda done: watch(Work("rendering syn", done, sum(syn_digits.COUNTS.values()))),
             )
         _print_standing([status("syn")])
@@ -82,9 +100,46 @@ def build(
         with working(console) as watch:
             now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
         _print_standing([now])
+    elif known_as == "vkitti2":
+        with working(console) as watch:
+            made = street.build(
+                out or data_root() / "vkitti2",
+                size=street.size_of(size),
+                scenes=scenes.split(","),
+                conditions=conditions.split(","),
+                frames=frames,
+                seed=seed,
+                processes=processes,
+                watch=watch,
+            )
+        console.print(
+            f"{made.frames:,} frames of {size}, {made.new:,} of them new, in {escape(str(made.folder))}. "
+            "They are rendered by metadr (docs/street.md) in the layout of Virtual KITTI 2, and are not that data set.",
+            soft_wrap=True,
+        )
     else:
         instead = f"Try 'metadr data fetch {known_as}'." if known_as in SOURCES else "Name one of them."
-        raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. {instead}")
+        raise UserError(f"'{name}' cannot be built; only syn, mnist_m and vkitti2 can. {instead}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="vkitti2")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the picture file")],
+    size: Size = "416x128",
+    scenes: Scenes = ALL_SCENES,
+    conditions: Conditions = ALL_CONDITIONS,
+    part: Annotated[float, typer.Option(help="which moment of a scene, from 0 to 1")] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="decides every pixel")] = 0,
+) -> None:
+    """Write a contact sheet of the streets that 'metadr data build vkitti2' renders."""
+    if name != "vkitti2":
+        raise UserError(f"There is no sheet of '{name}'; only vkitti2 has one.")
+    sheet = street_sheet.contact_sheet(
+        size=street.size_of(size), scenes=scenes.split(","), conditions=conditions.split(","), part=part, seed=seed
+    )
+    street_sheet.write_contact_sheet(output, sheet)
+    console.print(f"written: {escape(str(output))}", soft_wrap=True)
 
 
 @app.command("verify")

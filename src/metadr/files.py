@@ -8,19 +8,25 @@ from pathlib import Path
 from metadr.errors import UserError
 
 
-def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place."""
+def write_file(path: Path, data: bytes | Iterable[bytes], *, sync: bool = True) -> None:
+    """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place.
+
+    Without `sync` that holds when the process stops, not when the machine does: for many files that can be made again.
+    """
     part = path.with_name(path.name + ".part")
     with told(path):
         try:
             with part.open("wb") as file:
                 file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             part.replace(path)
-        except OSError:
+        except BaseException:  # Ctrl-C too
             part.unlink(missing_ok=True)
             raise
+        if not sync:
+            return
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -286,8 +286,11 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
         (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn."),
-        (("data", "build", "svhn"), "cannot be built; only syn and mnist_m can. Try 'metadr data fetch svhn'."),
-        (("data", "build", "nope"), "'nope' cannot be built; only syn and mnist_m can. Name one of them."),
+        (
+            ("data", "build", "svhn"),
+            "cannot be built; only syn, mnist_m and vkitti2 can. Try 'metadr data fetch svhn'.",
+        ),
+        (("data", "build", "nope"), "'nope' cannot be built; only syn, mnist_m and vkitti2 can. Name one of them."),
         (("data", "import", "mnist-m", "/nowhere"), "There is no /nowhere to import mnist_m from."),
         (("data", "build", "mnist-m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "mnist_m"), "name a folder of them with --photos FOLDER"),

@@ -251,7 +251,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert path.read_bytes() == b"new"
 
 
-def test_a_write_that_is_interrupted_leaves_the_old_file_and_its_leftover_goes_with_the_next_claim(
+def test_a_write_that_is_interrupted_leaves_the_old_file_and_the_leftover_of_a_kill_goes_with_the_next_claim(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory.write("rows.json", ["old"])
@@ -260,7 +260,8 @@ def test_a_write_that_is_interrupted_leaves_the_old_file_and_its_leftover_goes_w
         with pytest.raises(KeyboardInterrupt):
             directory.write("rows.json", ["new"])
     assert directory.read("rows.json") == ["old"]
-    assert (directory.path / "rows.json.part").exists()
+    assert not list(directory.path.glob("*.part"))
+    (directory.path / "rows.json.part").write_text('["ne')
     with directory.claimed():
         assert not list(directory.path.glob("*.part"))
         assert directory.read("rows.json") == ["old"]

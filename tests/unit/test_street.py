@@ -1,0 +1,489 @@
+"""Rendered streets: perspective as it must be, one geometry in six conditions, official files, the same bytes again."""
+
+import ast
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from metadr import cli, files
+from metadr.errors import UserError
+from metadr.progress import Work
+from metadr.synthetic import street
+from metadr.synthetic.street import frames, scenes, shadows, writing
+from metadr.synthetic.street.camera import BASELINE, FOCAL, HEIGHT, SIZE, pair
+from metadr.synthetic.street.panels import LABELS, Builder, Panels
+from metadr.synthetic.street.raster import BEHIND, Backdrop, Seen, see
+from metadr.synthetic.street.road import Road, centre_line
+from metadr.synthetic.street.sheet import contact_sheet
+from metadr.synthetic.street.texture import Canvas
+from metadr.synthetic.street.textures import TEXTURES, texture
+from metadr.synthetic.street.weather import CONDITIONS, develop
+from metadr.synthetic.street.writing import REVISION, build, moments
+from metadr.vkitti2_classes import CLASSES, FRAMES
+from metadr.vkitti2_classes import CONDITIONS as NAMES
+
+ROOT = Path(__file__).parents[2]
+SMALL = (104, 32)
+OFFICIAL = {colour: name for name, colour in CLASSES}
+RGB = re.compile(r"(Scene\d\d)/(\w+)/frames/rgb/Camera_([01])/rgb_(\d{5})\.jpg")
+CLASSGT = re.compile(r"(Scene\d\d)/(\w+)/frames/classSegmentation/Camera_([01])/classgt_(\d{5})\.png")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file but the record, by its place in the folder."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found.pop(writing.RECORD)
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small rendering of all scenes in all conditions."""
+    folder = tmp_path_factory.mktemp("street")
+    build(folder, size=SMALL, frames=2, processes=1)
+    return folder
+
+
+# Geometry
+
+
+EMPTY = Backdrop(np.full(1024, -1, np.float32), "Tree", (0.0, 0.0, 0.0))
+
+
+def plain(curve=np.zeros_like) -> Road:
+    return Road(((np.inf, "asphalt"),), (), (), (-3, 3), *centre_line(400, curve))
+
+
+def board(distance: float, *, aside: float = 0.0, width: float = 2.0, height: float = 1.0) -> Panels:
+    """A sign that looks at a camera `distance` metres before it, its foot at the height of the camera."""
+    made = Builder()
+    made.panel((aside - width / 2, HEIGHT, distance), (width, 0, 0), (0, height, 0), "TrafficSign", tint=(1, 0.1, 0.1))
+    return made.done()
+
+
+def look(panels: Panels, size: tuple[int, int] = SIZE, camera: int = 0) -> Seen:
+    return see(pair(0, 0, 0, size)[camera], plain(), EMPTY, panels)
+
+
+@pytest.mark.parametrize(
+    ("size", "distance"), [(SIZE, 20.0), ((416, 128), 6.0), ((416, 128), 20.0), ((416, 128), 47.0)]
+)
+def test_two_cameras_see_a_known_depth_shifted_by_focal_times_baseline_over_depth(size, distance) -> None:
+    first, second = (look(board(distance), size, camera) for camera in (0, 1))
+    where = [np.nonzero(seen.labels[seen.surface] == LABELS["TrafficSign"]) for seen in (first, second)]
+    shift = (where[0][1].mean() - where[1][1].mean()) / 2  # two samples to a pixel
+    assert shift == pytest.approx(FOCAL * size[0] / SIZE[0] * BASELINE / distance, abs=0.5)
+    assert np.allclose(first.near[where[0]], 1 / distance)
+    focal = 2 * np.array([FOCAL * size[0] / SIZE[0], FOCAL * size[1] / SIZE[1]])
+    assert np.ptp(where[0][1]) + 1 == pytest.approx(2 / distance * focal[0], abs=1)
+    assert np.ptp(where[0][0]) + 1 == pytest.approx(1 / distance * focal[1], abs=1)
+    assert where[0][0].max() == size[1] - 1  # its foot is as high as the camera: at the horizon
+
+
+def test_the_nearer_panel_hides_the_farther_whatever_their_order() -> None:
+    near, far = board(10, width=1), board(30, width=20)
+    for parts in ((near, far), (far, near)):
+        seen = look(Panels._make(np.concatenate(each) for each in zip(*parts, strict=True)), (416, 128))
+        pixels = np.isclose(seen.near, 1 / 10).sum() / 4
+        assert pixels == pytest.approx((FOCAL / 10) ** 2 * 416 / SIZE[0] * 128 / SIZE[1], rel=0.05)
+        assert np.isclose(seen.near, 1 / 30).any()
+
+
+def test_a_panel_is_seen_from_its_front_only() -> None:
+    turned = board(10).placed(0, 20, np.pi)
+    assert (look(board(10)).surface >= 10).any()
+    assert not (look(turned).surface >= 10).any()
+
+
+def test_a_panel_that_reaches_behind_the_camera_is_cut_and_not_lost() -> None:
+    wall = Builder()
+    wall.panel((3, 0, 40), (0, 0, -60), (0, 5, 0), "Building")  # to the right, seen by who looks to the right
+    seen = look(wall.done(), (416, 128))
+    labels = seen.labels[seen.surface]
+    assert (labels[:, -1] == LABELS["Building"]).mean() > 0.8
+    assert not (labels[:, :416] == LABELS["Building"]).any()
+    assert np.allclose(1 / seen.near[128, -1], 3 * seen.camera.focal[0] / 416, rtol=0.01)
+
+
+def test_ground_lies_at_the_depth_of_its_row() -> None:
+    seen = look(Builder().done())
+    rows = np.arange(375, 750)
+    depth = HEIGHT * seen.camera.focal[1] / (rows + 0.5 - 375)
+    assert np.allclose(seen.near[375:], 1 / depth[:, None], rtol=1e-4)
+    assert set(seen.labels[seen.surface[375:]].ravel()) == {LABELS["Road"]}
+    assert set(seen.labels[seen.surface[:375]].ravel()) == {LABELS["Sky"]}
+
+
+def test_places_on_a_winding_road_are_found_again() -> None:
+    road = scenes.world("Scene18", 0).road
+    random = np.random.default_rng(0)
+    along, aside = random.uniform(20, 500, 300), random.uniform(-20, 20, 300)
+    x, z, _ = np.array([road.pose(*place) for place in zip(along, aside, strict=True)], np.float32).T
+    found = road.places(x, z, (along + random.uniform(-4, 4, 300)).astype(np.float32))
+    assert np.abs(found[0] - along).max() < 0.3
+    assert np.abs(found[1] - aside).max() < 0.3
+
+
+def test_the_world_moves_past_the_camera_and_traffic_moves_in_it() -> None:
+    for scene in FRAMES:
+        world = scenes.world(scene, 0)
+        here = [world.pose(moment)[:2] for moment in range(FRAMES[scene])]
+        steps = np.hypot(*np.diff(np.array(here), axis=0).T)
+        assert steps.min() > 0.1 and steps.max() < 2
+        moved = {np.sign(driver.along(9) - driver.along(0)) for driver in world.drivers}
+        assert moved == {-1, 1}
+
+
+@pytest.mark.parametrize("scene", FRAMES)
+def test_nothing_but_vehicles_stands_in_the_lanes(scene: str) -> None:
+    road, standing = scenes.world(scene, 0).road, scenes.world(scene, 0).standing
+    fixed = standing.only(~np.isin(standing.label, [LABELS[name] for name in ("Car", "Van", "Truck")]))
+    feet = fixed.corner[fixed.corner[:, 1] < 0.2]
+    guess = np.array([np.argmin((road.x - x) ** 2 + (road.z - z) ** 2) for x, _, z in feet], np.float32)
+    _, aside = road.places(feet[:, 0], feet[:, 2], guess)
+    middle = 2.0 if scene == "Scene20" else 0.0  # a motorway has barriers between its carriageways
+    assert not ((np.abs(aside) > middle) & (aside > road.edges[0]) & (aside < road.edges[1])).any()
+
+
+# Textures
+
+
+@pytest.mark.parametrize("name", ["roof", "crown0", "sedan-side", "sign1", "signal2"])
+def test_a_texture_keeps_its_mean_at_every_sharpness(name: str) -> None:
+    levels = texture(TEXTURES.index(name)).levels
+    finest, light = levels[0][0], [0, 1, 2, 4]
+    there = finest[..., 3:4]
+    assert len(levels) > 3 and len(levels[0]) > 3
+    assert finest.shape[2] == 5 and finest.min() >= 0 and there.max() <= 1
+    mean = (finest * there).sum(axis=(0, 1))[light] / there.sum()
+    for line in levels:
+        for level in line:
+            weight = level[..., 3:4]
+            assert np.allclose((level * weight).sum(axis=(0, 1))[light] / weight.sum(), mean, atol=1e-4)
+            assert np.allclose(weight.mean(), there.mean(), atol=1e-5)
+
+
+def test_a_canvas_draws_where_it_is_told() -> None:
+    canvas = Canvas(8, 4)
+    canvas.box((0.5, 0, 1, 0.5), (255, 0, 0))
+    canvas.box((0.5, 0.5, 1, 1), painted=True)
+    finest = canvas.done().levels[0][0]
+    assert not finest[:, :4].any()
+    assert np.allclose(finest[:2, 4:], [1, 0, 0, 1, 0])
+    assert np.allclose(finest[2:, 4:], [0, 0, 0, 1, 1])
+
+
+# Conditions
+
+
+def test_every_condition_is_named_officially() -> None:
+    assert set(CONDITIONS) == set(NAMES)
+
+
+def test_one_geometry_in_six_conditions(made: Path) -> None:
+    for scene in FRAMES:
+        for camera in (0, 1):
+            seen = [[path.read_bytes() for path in writing.paths(made, scene, name, camera, 1)] for name in NAMES]
+            assert len({classes for _, classes in seen}) == 1
+            assert len({picture for picture, _ in seen}) == len(NAMES)
+
+
+def greys(picture: np.ndarray) -> np.ndarray:
+    return picture.astype(float).mean(axis=2)
+
+
+@pytest.mark.parametrize("scene", ["Scene01", "Scene20"])
+def test_fog_hides_by_distance(scene: str) -> None:
+    """The contrast within a range of distances, against that of a clear day, falls with the distance."""
+    world = scenes.world(scene, 0)
+    camera = pair(*world.pose(100), (416, 128))[0]
+    seen = see(camera, world.road, world.backdrop, world.panels(100))
+    clear, fog = (frames.render(scene, 100, 0, [name], size=(416, 128)).pictures[name] for name in ("clone", "fog"))
+    metres = (1 / np.maximum(seen.near, 1e-9)).reshape(128, 2, 416, 2)
+    nearest, farthest = metres.min(axis=(1, 3)), metres.max(axis=(1, 3))
+    ranges = [(2, 12), (12, 30), (30, 60), (60, 120), (120, BEHIND + 1)]
+    masks = [(nearest >= low) & (farthest < high) for low, high in ranges]
+    assert all(mask.sum() > 50 for mask in masks)
+    left = [greys(fog)[mask].std() / greys(clear)[mask].std() for mask in masks]
+    assert left == sorted(left, reverse=True)
+    assert left[0] > 0.3 and left[-1] < 0.03
+
+
+def test_fog_takes_light_as_the_exponential_of_the_distance() -> None:
+    """A black board in fog shows the air alone: 1 - exp(-haze * distance) of it."""
+    condition = CONDITIONS["fog"]
+    levels = []
+    for distance in (5.0, 10.0, 20.0, 40.0):
+        black = board(distance)._replace(tint=np.zeros((1, 3), np.float32))
+        seen = look(black, (416, 128))
+        picture = develop(seen, condition, None, shadows.beneath(seen.camera, black), np.random.default_rng(0))
+        rows, columns = np.nonzero(seen.labels[seen.surface][::2, ::2] == LABELS["TrafficSign"])
+        middle = picture[round(rows.mean()), round(columns.mean())].astype(float) / 255
+        levels.append(-np.log(1 - middle**2.2) / (1.35 * condition.exposure))  # as `_printed` had it
+    expected = [condition.air[1] * (1 - np.exp(-condition.haze * distance)) for distance in (5, 10, 20, 40)]
+    assert np.allclose([level[1] for level in levels], expected, atol=0.012)
+
+
+def test_conditions_look_as_they_are_called() -> None:
+    for scene in FRAMES:
+        pictures = frames.render(scene, 60, 0, NAMES, size=(208, 64)).pictures
+        red, _, blue = np.moveaxis(np.array([pictures[name].mean(axis=(0, 1)) for name in NAMES]), 1, 0)
+        warm = dict(zip(NAMES, red / blue, strict=True))
+        light = {name: greys(pictures[name]).mean() for name in NAMES}
+        assert warm["sunset"] > 1.3 > warm["morning"] > warm["overcast"] > warm["rain"]
+        assert light["clone"] > light["overcast"] > light["rain"]
+        assert light["clone"] > light["sunset"]
+
+
+def test_a_shadow_falls_away_from_the_sun() -> None:
+    post = Builder()
+    post.box((-0.5, 0, 11.5), (0.5, 2, 12.5), "Misc")
+    camera = pair(0, 0, 0, (416, 128))[0]
+    columns = {}
+    for side in (-1, 1):
+        sun = np.array([side, 1, 0], np.float32) / np.float32(np.sqrt(2))
+        columns[side] = np.nonzero(shadows.cast(camera, post.done(), sun) > 0.5)[1]
+    assert np.median(columns[-1]) > 416 > np.median(columns[1])  # the middle of 832 samples
+    # As long as the post is high: from its foot at 0.5 m to 2.5 m, 12 m away.
+    assert columns[-1].max() - 416 == pytest.approx(2.5 / 11.5 * camera.focal[0], abs=2)
+    assert not shadows.beneath(camera, post.done()).any()  # only vehicles hide the sky
+
+
+# Files
+
+
+def test_layout_and_colours_are_official(made: Path) -> None:
+    rgb, classgt, colours = set(), set(), set()
+    for place in content(made):
+        found, mask = RGB.fullmatch(place), CLASSGT.fullmatch(place)
+        assert found or mask, place
+        with Image.open(made / place) as image:
+            assert image.size == SMALL and image.mode == "RGB"
+            assert image.format == ("JPEG" if found else "PNG")
+            if mask:
+                colours |= {colour for _, colour in image.getcolors()}
+        (rgb if found else classgt).add((found or mask).groups())
+    expected = {(s, name, c, n) for s in FRAMES for name in NAMES for c in "01" for n in ("00000", "00001")}
+    assert rgb == classgt == expected
+    assert colours <= set(OFFICIAL)
+    assert "Undefined" not in {OFFICIAL[colour] for colour in colours}
+
+
+def test_every_class_but_undefined_occurs() -> None:
+    seen = set()
+    for scene, moment in (("Scene01", 100), ("Scene02", 60), ("Scene20", 120), ("Scene20", 500)):
+        seen |= set(frames.render(scene, moment, 0, [], size=(416, 128)).labels.ravel().tolist())
+    assert {CLASSES[label][0] for label in seen} == {name for name, _ in CLASSES[:-1]}
+
+
+def test_frame_counts_are_official_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(writing, "_make", lambda folder, size, seed, unit: asked.append(unit) or unit)
+    made = build(tmp_path, processes=1)
+    assert made.frames == made.new == 2126 * 2 * 6
+    assert {(unit.scene, unit.camera, unit.number, unit.moment) for unit in asked} == {
+        (scene, camera, number, number)
+        for scene, count in FRAMES.items()
+        for camera in (0, 1)
+        for number in range(count)
+    }
+    assert json.loads((tmp_path / writing.RECORD).read_text())["size"] == list(SIZE)
+
+
+def test_fewer_frames_are_spread_over_the_scene() -> None:
+    assert moments("Scene02") == list(range(233))
+    assert moments("Scene02", 4) == [0, 58, 116, 174]
+    assert len(moments("Scene02", 10_000)) == 233
+
+
+def test_the_record_says_what_it_is(made: Path) -> None:
+    record = json.loads((made / writing.RECORD).read_text())
+    assert "not that data set" in record["what"]
+    assert {name: record[name] for name in ("revision", "seed", "size", "frames")} == {
+        "revision": REVISION,
+        "seed": 0,
+        "size": list(SMALL),
+        "frames": 2,
+    }
+    assert record["complete"] == {scene: list(NAMES) for scene in FRAMES}
+
+
+# The same again
+
+
+def test_the_same_pixels_from_the_same_seed_in_any_order() -> None:
+    first = frames.render("Scene06", 40, 1, ("clone", "rain"), size=SMALL, seed=3)
+    scenes.world.cache_clear()
+    frames.render("Scene06", 41, 0, ("fog",), size=SMALL, seed=3)
+    second = frames.render("Scene06", 40, 1, ("rain",), size=SMALL, seed=3)
+    assert np.array_equal(first.labels, second.labels)
+    assert np.array_equal(first.pictures["rain"], second.pictures["rain"])
+    other = frames.render("Scene06", 40, 1, ("rain",), size=SMALL, seed=4)
+    assert not np.array_equal(first.labels, other.labels)
+
+
+def test_a_second_build_does_nothing_and_a_wider_one_only_what_is_missing(made: Path, tmp_path: Path) -> None:
+    before = content(made)
+    again = build(made, size=SMALL, frames=2, processes=1)
+    assert (again.frames, again.new) == (120, 0)
+    few = build(tmp_path, size=SMALL, frames=2, scenes=["6"], conditions=["fog"], processes=1)
+    assert (few.frames, few.new) == (4, 4)
+    more = build(tmp_path, size=SMALL, frames=2, scenes=["06", "Scene06"], conditions=["rain", "fog"], processes=1)
+    assert (more.frames, more.new) == (8, 4)
+    assert content(tmp_path).items() <= before.items() == content(made).items()
+    assert json.loads((tmp_path / writing.RECORD).read_text())["complete"] == {"Scene06": ["fog", "rain"]}
+
+
+def test_a_stopped_build_goes_on(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped by Ctrl-C in the middle of writing a file."""
+    written = []
+    replace = Path.replace
+
+    def stop(path: Path, target: Path) -> Path:
+        written.append(target)
+        if len(written) == 24:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.Path, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path, size=SMALL, frames=2, scenes=["06"], processes=1)
+    there = content(tmp_path)
+    assert len(there) == 22  # the record was the first
+    assert there.items() <= content(made).items()
+    assert json.loads((tmp_path / writing.RECORD).read_text())["complete"] == {}
+    assert build(tmp_path, size=SMALL, frames=2, scenes=["06"], processes=1).new == 24 - 11
+    assert content(tmp_path) == {place: data for place, data in content(made).items() if place.startswith("Scene06")}
+
+
+def test_ctrl_c_leaves_whole_files_and_processes_change_nothing(made: Path, tmp_path: Path) -> None:
+    """A terminal's Ctrl-C reaches every process; the one that started the others decides."""
+
+    def stop(now: Work) -> None:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, signal.SIGINT)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, size=SMALL, frames=2, processes=2, watch=stop)
+    assert not multiprocessing.active_children()
+    there = content(tmp_path)
+    assert 12 <= len(there) < 240 and len(there) % 12 == 0  # what was begun is there in all conditions
+    assert there.items() <= content(made).items()
+    assert build(tmp_path, size=SMALL, frames=2, processes=1).new == 120 - len(there) / 2
+    assert content(tmp_path) == content(made)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--scenes", "03"],
+            "No scene '03' of the rendered streets. Known: Scene01, Scene02, Scene06, Scene18, Scene20.",
+        ),
+        (["--scenes", "01,,02"], "No scene '' of the rendered streets. Known: Scene01,"),
+        (["--conditions", "clone,snow"], "No condition 'snow' of the rendered streets. Known: clone, fog, morning,"),
+        (["--conditions", "foggy"], "Closest: 'fog'."),
+        (["--size", "416"], "must be WIDTHxHEIGHT in pixels, as 416x128. Got '416' instead."),
+        (["--size", "8x8"], "must be 32 to 4096 pixels each way. Got 8x8 instead."),
+        (["--size", "99999x128"], "must be 32 to 4096 pixels each way. Got 99999x128 instead."),
+        (["--frames", "0"], "The 'frames' of a rendering must be an integer >= 1. Got 0 instead."),
+    ],
+)
+def test_mistakes(arguments: list[str], sentence: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["metadr", "data", "build", "vkitti2", "--out", str(out), *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()
+
+
+def test_frames_from_elsewhere_are_kept(tmp_path: Path) -> None:
+    theirs = tmp_path / "Scene01" / "clone" / "frames" / "rgb" / "Camera_0" / "rgb_00000.jpg"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"the real one")
+    with pytest.raises(UserError, match=r"holds scenes but no vkitti2\.json: frames from elsewhere"):
+        build(tmp_path, size=SMALL, frames=1, processes=1)
+    assert theirs.read_bytes() == b"the real one"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"), [({"seed": 1}, "seed 0"), ({"size": (64, 32)}, r"size \[104, 32\]"), ({"frames": 3}, "frames 2")]
+)
+def test_another_rendering_is_kept(made: Path, other: dict, said: str) -> None:
+    before = content(made)
+    with pytest.raises(UserError, match=f"holds another rendering: {said}. Remove it"):
+        build(made, **{"size": SMALL, "frames": 2, "processes": 1, **other})
+    assert content(made) == before
+
+
+def test_a_record_that_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / writing.RECORD).write_text("{")
+    with pytest.raises(UserError, match=r"vkitti2\.json' cannot be read"):
+        build(tmp_path, size=SMALL, frames=1, processes=1)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):
+        build(tmp_path / "file" / "out", size=SMALL, frames=1, processes=1)
+
+
+# What surrounds it
+
+
+def test_the_command_says_what_it_makes(tmp_path: Path, monkeypatch, capsys) -> None:
+    arguments = ["--size", "64x32", "--scenes", "02", "--conditions", "fog", "--frames", "1", "--processes", "1"]
+    monkeypatch.setenv("METADR_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["metadr", "data", "build", "vkitti2", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 frames of 64x32, 2 of them new" in said and "are not that data set" in said
+    assert len(content(tmp_path / "vkitti2")) == 4
+
+
+def test_a_sheet_shows_scenes_by_conditions() -> None:
+    sheet = np.asarray(contact_sheet(size=(64, 32), scenes=["06"], conditions=["clone", "fog"], part=1.0))
+    assert sheet.shape == (18 + 36, 4 + 3 * 68, 3)
+    last = frames.render("Scene06", 269, 0, ["fog"], size=(64, 32))
+    assert np.array_equal(sheet[18:50, 72:136], last.pictures["fog"])
+    assert {tuple(colour) for colour in sheet[18:50, 140:204].reshape(-1, 3).tolist()} <= set(OFFICIAL)
+    with pytest.raises(UserError, match="must be a number from 0 to 1"):
+        contact_sheet(size=(64, 32), part=1.5)
+
+
+def test_rendering_needs_numpy_and_pillow_alone() -> None:
+    allowed = {"numpy", "PIL", "metadr", *sys.stdlib_module_names}
+    within = ("metadr.errors", "metadr.files", "metadr.progress", "metadr.vkitti2_classes", "metadr.synthetic.street")
+    for path in Path(street.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [node.module] if isinstance(node, ast.ImportFrom) else []
+            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in named:
+                assert name.split(".")[0] in allowed, f"{path.name} imports {name}"
+                assert not name.startswith("metadr") or name.startswith(within), f"{path.name} imports {name}"
+
+
+def test_the_page_has_the_conditions_of_the_code() -> None:
+    page = (ROOT / "docs" / "street.md").read_text()
+    for name, condition in CONDITIONS.items():
+        sun = f"{condition.sun_height:g}°" if condition.sunny else "none"
+        assert f"| `{name}` | {sun} | {condition.haze:g} |" in page
+    for scene, count in FRAMES.items():
+        assert f"| `{scene}` | {count} |" in page
