@@ -20,8 +20,9 @@ $(READY): pyproject.toml
 demo: $(READY)  ## see forgetting and its cure, in minutes on a CPU
 	$(BIN)/metadr demo
 
+# A process for every core, up to eight, and one thread in each.
 test: $(READY)  ## run every fast test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 test-gpu: $(READY)  ## run the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

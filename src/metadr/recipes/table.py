@@ -17,6 +17,8 @@ class Row(NamedTuple):
     """The head that its columns stand under, such as 'P1', where a table has several."""
     paper: tuple[str, str] | None = None
     """The table and row of the paper to hold it against, where that is not the row of its own name."""
+    point: tuple[tuple[str, str], ...] = ()
+    """Its place in a grid: settings and their values in words."""
 
 
 class Table(NamedTuple):

@@ -5,6 +5,7 @@ import io
 import re
 
 from metadr.report.comparison import Cell, Comparison
+from metadr.report.grid import markdown_grid
 
 LINES = ("ours", "paper", "difference")
 NOT_PRINTED = "-"
@@ -16,11 +17,13 @@ HOW_TO_READ = (
 
 
 def markdown_comparison(made: Comparison) -> str:
-    """Three lines a row: ours, the paper's, the difference; then the notes."""
+    """Three lines a row: ours, the paper's, the difference; of a grid a line a point. Then the notes."""
+    if any(row.point for row in made.table.rows):
+        return f"## {_title(made)}\n\n" + "\n\n".join([markdown_grid(made, MADE_HERE), *_notes(made)]) + "\n"
     head = ["method", "", *made.columns]
     rule = ["---", "---", *["---:"] * len(made.columns)]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *_body(made)))
-    return f"## {_title(made)}\n\n{lines}\n\n" + "\n\n".join([HOW_TO_READ, *made.notes, _made_with(made)]) + "\n"
+    return f"## {_title(made)}\n\n{lines}\n\n" + "\n\n".join(_notes(made)) + "\n"
 
 
 def csv_comparison(made: Comparison) -> str:
@@ -43,7 +46,7 @@ def tex_comparison(made: Comparison) -> str:
     body = []
     for line, row in zip(LINES * len(made.rows), _body(made), strict=True):
         body.append(" & ".join(map(_tex, row)) + r" \\" + (r" \hline" if line == LINES[-1] else ""))
-    notes = " ".join([f"{_title(made)}.", HOW_TO_READ, *made.notes, _made_with(made)])
+    notes = " ".join([f"{_title(made)}.", *_notes(made)])
     return "\n".join(
         [
             "% Made by metadr. Needs no package; wide tables fit a page that is turned.",
@@ -79,6 +82,10 @@ def _paper(cell: Cell | None) -> str:
 
 def _difference(cell: Cell | None) -> str:
     return NOT_PRINTED if cell is None or cell.difference is None else f"{cell.difference:+.1f}"
+
+
+def _notes(made: Comparison) -> list[str]:
+    return [HOW_TO_READ, *made.notes, _made_with(made)]
 
 
 def _title(made: Comparison) -> str:
