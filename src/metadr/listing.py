@@ -235,7 +235,9 @@ def _transforms() -> list[TextTable]:
 
 
 def _models() -> list[TextTable]:
-    return [_table("models", ("name",), [(name,) for name in models.model_names()])]
+    count = len(models.libraries.timm_names())
+    timm = f"timm/NAME: any of {count:,}, by name" if count else "with 'pip install metadr[timm]': those of timm"
+    return [_table("models", ("name",), [*((name,) for name in models.model_names()), (timm,)])]
 
 
 KINDS: dict[str, Callable[[], list[TextTable]]] = {

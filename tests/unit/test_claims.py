@@ -10,7 +10,8 @@ import pytest
 
 from metadr.report import Record, read_records, verdicts, write_report
 from metadr.report.claims import CLAIMS, DIGITS, Claim, Runs, runs
-from metadr.report.verdicts import Verdict, _content, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.report.verdicts import Verdict, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.store import description
 
 ENVIRONMENT = {"gpu": "abacus", "torch": "2.0", "metadr": "0.1", "commit": None, "dirty": False}
 DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", "naive"),), ("kept",))
@@ -18,7 +19,7 @@ DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", 
 
 @functools.cache
 def content_of(wanted: Runs) -> dict[str, Any]:
-    return _content(recipe_of(wanted))
+    return description(recipe_of(wanted))
 
 
 def record(

@@ -43,8 +43,9 @@ def benchmark_of(recipe: Recipe) -> Benchmark:
 
 
 def prepare(recipe: Recipe, watch: Watch | None = None) -> Mapping[str, Found]:
-    """Decode what a recipe needs and was not decoded before, and say what was found, by domain."""
-    benchmark = benchmark_of(recipe)
+    """Decode and download what a recipe needs and was not got before, and say what was found, by domain."""
+    benchmark, training = benchmark_of(recipe), training_of(recipe)
+    models.prepare_weights(training.model, training.weights)
     return benchmark.prepare(recipe.domains, watch) if benchmark.prepare else {}
 
 
@@ -63,7 +64,9 @@ def check_recipe(recipe: Recipe) -> Recipe:
     for domain in recipe.domains:
         if domain not in benchmark.domains:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
-    models.check_model(training_of(recipe).model)
+    training = training_of(recipe)
+    models.check_model(training.model)
+    models.check_weights(training.model, training.weights)
     return recipe
 
 

@@ -6,14 +6,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from metadr.benchmarks import benchmark_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
-from metadr.store import description
+from metadr.store import content_of, description
 
 DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
 MISSING = "missing"
@@ -129,7 +128,7 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
         if len(kinds) > 1:
             recipe = next(iter(of_these))
             try:
-                kinds = {benchmark_of(recipe).fingerprint_of(recipe.domains)}
+                kinds = {content_of(recipe)}
             except UserError as error:
                 raise UserError(
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
