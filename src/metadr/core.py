@@ -76,7 +76,7 @@ class Domain(NamedTuple):
         for split in (self.train, self.test, self.val):
             for tensor in split or ():
                 digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                digest.update(tensor.cpu().contiguous().flatten().numpy().data)
         return digest.hexdigest()[:16]
 
 
