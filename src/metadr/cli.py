@@ -20,7 +20,7 @@ from metadr.display import Watch, duration, working
 from metadr.errors import UserError, unknown
 from metadr.files import write_file
 from metadr.progress import Work
-from metadr.recipes import OF_THE_PAPER, Table, get_table
+from metadr.recipes import COMPARED, Table, get_table
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
 from metadr.run import Progress, pick_device
@@ -357,7 +357,7 @@ def _sweep_and_report(
     if stop.interrupted:
         raise Stopped
     records = _records_of([*jobs.finished, *outcome.done], out)
-    if records and table.name in OF_THE_PAPER:
+    if records and table.name in COMPARED:
         made = compare(table, records)
         cli_report.print_comparison(made, "md", None)
         print_written(write_comparison(made, every_format(made, stem)))

@@ -18,6 +18,8 @@ from metadr.data.pacs import Reading, content_of, found_in, load
 from metadr.data.pacs_scan import CLASSES, DOMAINS, LISTED, Scanned, scan
 from metadr.errors import UserError
 from metadr.progress import Work
+from metadr.report.figure5 import styles_figure
+from metadr.report.write import write_picture
 from metadr.run import run
 
 PER_CLASS = 3
@@ -270,3 +272,20 @@ def test_verify_counts_classes_and_reads_every_image(root: Path) -> None:
 def test_a_run_on_it(root: Path, toys) -> None:
     result = run(make_recipe("pacs", "er+meta-dr", tiny=True, order="sketch,photo"), out=root / "runs", device="cpu")
     assert len(result.rows) == 3 * 2 and {row["images"] for row in result.rows} == {7}
+
+
+def test_figure_5_shows_one_class_in_four_styles(root: Path, tmp_path: Path) -> None:
+    panels = styles_figure().axes
+    assert len(panels) == 4 * 6
+    for row, domain in enumerate(DOMAINS):
+        train = load(domain).train
+        dogs = train.x[train.y == CLASSES.index("dog")]
+        shown = [panel.images[0].get_array() for panel in panels[6 * row : 6 * row + 6] if panel.images]
+        assert np.array_equal(np.stack(shown), dogs.permute(0, 2, 3, 1).numpy()) and len(shown) == 2
+    for kind, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        path = tmp_path / f"figure5.{kind}"
+        assert write_picture("figure5", path, kind) == [path]
+        first = path.read_bytes()
+        assert first.startswith(magic)
+        write_picture("figure5", path, kind)
+        assert path.read_bytes() == first

@@ -14,7 +14,16 @@ from metadr.report.records import Record
 from metadr.report.tables import spread
 from metadr.store import content_of, description
 
-DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
+DOMAIN_TITLES = {
+    "mnist": "MNIST",
+    "mnist_m": "MNIST-M",
+    "syn": "SYN",
+    "svhn": "SVHN",
+    "sketch": "Sketches",
+    "cartoon": "Cartoons",
+    "art_painting": "Paintings",
+    "photo": "Photos",
+}
 MISSING = "missing"
 Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
 
@@ -82,16 +91,17 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         ddof: the spread divides by n - ddof.
     """
     runs, notes = _matching(table, list(records), published)
+    beside = table.beside or table.name
     cells: dict[tuple[str, str], Cell] = {}
     for row in table.rows:
         found = [
             runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
         ]
         wanted = len(row.recipes) * row.seeds
-        for column, domain in _columns(table.name, row).items():
+        for column, domain in _columns(beside, row).items():
             values = tuple(record.final(domain) for record in found)
-            cells[row.title, column] = Cell(values, wanted, PAPER.get(table.name, {}).get((row.title, column)), ddof)
-    columns = columns_of(table.name) or list(dict.fromkeys(column for _, column in cells))
+            cells[row.title, column] = Cell(values, wanted, PAPER.get(beside, {}).get((row.title, column)), ddof)
+    columns = columns_of(beside) or list(dict.fromkeys(column for _, column in cells))
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
 
