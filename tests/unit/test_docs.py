@@ -102,7 +102,7 @@ def test_page_of_the_data_has_the_fields_of_the_benchmarks() -> None:
     rows = [row for table in tables(DOCS / "data.md") if table[0] == head for row in table[1:]]
     fields = {
         f"`{name}.{field.name}`": str(field.default)
-        for name in ("digits", "folder")
+        for name in ("digits", "pacs", "folder")
         for field in dataclasses.fields(BENCHMARKS[name].settings)
     }
     assert {field: default for field, default, _ in rows} == fields
@@ -201,6 +201,8 @@ def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_imag
     options = [(name, value) for name, value in itertools.pairwise(rest) if name.startswith("--")]
     method = dict(options).get("--method", "naive")
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
-    fields |= {name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")}
+    fields |= {
+        name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")
+    }  # a file of weights need not be here
     fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)

@@ -11,10 +11,13 @@ from rich.table import Table as TextTable
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
 from metadr.report.claims import CLAIMS, STUDY, Claim, Runs
+from metadr.report.claims_pacs import PACS_CLAIMS
 from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 from metadr.store import LATER_FIELDS, description
 
+# Each is a family of its own: what is asked of one says nothing of how often another was tried.
+FAMILIES: dict[str, tuple[Claim, ...]] = {"digits": CLAIMS, "pacs": PACS_CLAIMS}
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
 # How a run computes, which is no part of what a claim compares; both runs of a pair have the same.
@@ -250,7 +253,8 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 def _on(claim: Claim) -> str:
     """Where a claim is tested, in words: 'P2: svhn'."""
-    place = "orders" if claim.pairs == "order" else claim.runs.recipe.rpartition("/")[2].upper()
+    benchmark, _, protocol = claim.runs.recipe.partition("/")
+    place = "orders" if claim.pairs == "order" else protocol.upper() if benchmark == "digits" else benchmark.upper()
     return f"{place}: {', '.join(claim.on)}"
 
 
