@@ -12,6 +12,7 @@ import pytest
 from metadr import settings
 from metadr.benchmarks import BENCHMARKS, RECIPE_FIELDS, data_fields, make_recipe
 from metadr.core import Recipe, Training
+from metadr.models import FROM_A_FILE
 from metadr.parts import PARTS as REGISTERED
 
 # Another test may have registered a part of its own.
@@ -203,6 +204,7 @@ def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_imag
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
     fields |= {
         name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")
-    }  # a file of weights need not be here
+    }
     fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
+    fields |= {"weights": FROM_A_FILE} if "--weights" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)
