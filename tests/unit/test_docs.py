@@ -202,9 +202,7 @@ def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_imag
     options = [(name, value) for name, value in itertools.pairwise(rest) if name.startswith("--")]
     method = dict(options).get("--method", "naive")
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
-    fields |= {
-        name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")
-    }
+    fields |= {name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")}
     fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
     fields |= {"weights": FROM_A_FILE} if "--weights" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)

@@ -289,3 +289,18 @@ def test_figure_5_shows_one_class_in_four_styles(root: Path, tmp_path: Path) -> 
         assert first.startswith(magic)
         write_picture("figure5", path, kind)
         assert path.read_bytes() == first
+
+
+def test_fetch_unpacks_what_was_downloaded(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METADR_DATA", str(tmp_path / "root"))
+    asked = []
+
+    def fetch(files, parts: Path, **how) -> list[Path]:
+        asked.extend(files)
+        parts.mkdir(parents=True)
+        return [Path(shutil.make_archive(str(parts / "pacs"), "zip", published))]
+
+    monkeypatch.setattr(obtain, "fetch", fetch)
+    assert obtain.download("pacs").found == (4 * 14, 4 * 7)
+    assert [file.name for file in asked] == ["pacs.zip"] and asked[0].urls[0].startswith("https://")
+    assert not (tmp_path / "root" / "downloads" / "pacs").exists()
