@@ -27,7 +27,7 @@ from metadr.run import Progress, pick_device
 from metadr.run import run as run_recipe
 from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
-from metadr.store import RunDirectory
+from metadr.store import RunDirectory, description
 from metadr.survey import survey
 from metadr.sweep import Job, jobs_of, plan_jobs, titles_of
 from metadr.sweep import sweep as sweep_jobs
@@ -71,6 +71,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="shrink everything to seconds")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="seeds 0 to N-1")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")]
+Weights = Annotated[str | None, typer.Option(metavar="FILE", help="safetensors to start from, as --set weights=")]
 Eager = Annotated[bool, typer.Option("--eager", help="on a GPU, take every step as it is: slower, the same bits")]
 
 
@@ -88,6 +89,7 @@ def run(
     data: Annotated[Path | None, typer.Option(metavar="ROOT", readable=False, help="folder: your images")] = None,
     order: Annotated[str | None, typer.Option(help="domains separated by commas, as --set order=")] = None,
     model: Annotated[str | None, typer.Option(help="network, as --set model=")] = None,
+    weights: Weights = None,
     seed: Annotated[int, typer.Option(min=0, help="decides weights and every random draw")] = 0,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -99,7 +101,9 @@ def run(
 ) -> None:
     """Run one recipe; a run that was stopped goes on where it was."""
     fields = _assignments(set_ or [])
-    for option, field, value in (("--data", "root", data), ("--order", "order", order), ("--model", "model", model)):
+    given = {"--data": data, "--order": order, "--model": model, "--weights": weights}
+    for option, value in given.items():
+        field = "root" if option == "--data" else option.removeprefix("--")
         for name in (field, f"{recipe.partition('/')[0]}.{field}"):
             if value is not None and name in fields:
                 raise UserError(f"{option} and --set {name}= say the same thing twice. Leave one of them out.")
@@ -143,6 +147,7 @@ def run(
 def sweep(
     table: Annotated[str, typer.Argument(help="a table, such as demo")],
     seeds: Seeds = None,
+    weights: Weights = None,
     set_: Set = None,
     out: Out = Path("runs"),
     device: Device = "auto",
@@ -152,12 +157,18 @@ def sweep(
     eager: Eager = False,
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
-    chosen, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
-    if fields or tiny:
+    usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
+    if weights is not None:
+        if "weights" in fields:
+            raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+        fields["weights"] = weights
+    chosen = usual.changed(lambda recipe: with_training(recipe, **fields))
+    # A file of weights where the table wants one is no other setting.
+    if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
         changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in fields.items())])
         chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
     _sweep_and_report(
-        chosen.changed(lambda recipe: with_training(recipe, **fields)),
+        chosen,
         out,
         out / table,
         device=device,

@@ -12,9 +12,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from metadr.data import obtain
-from metadr.data.digits import SOURCES, Status, get_source, status, verify
+from metadr.data.catalog import DataSet, data_sets, get_set
 from metadr.data.fetch import Download
 from metadr.data.source import data_root, in_words
+from metadr.data.standing import Status
 from metadr.display import working
 from metadr.errors import UserError
 from metadr.progress import Work
@@ -30,14 +31,14 @@ app = typer.Typer(
 )
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
-Name = Annotated[str, typer.Argument(help=f"of {', '.join(SOURCES)}")]
-SomeName = Annotated[str | None, typer.Argument(help=f"of {', '.join(SOURCES)}; all of them if left out")]
+Name = Annotated[str, typer.Argument(help=f"of {', '.join(data_sets())}")]
+SomeName = Annotated[str | None, typer.Argument(help=f"of {', '.join(data_sets())}; all of them if left out")]
 
 
 @app.command("status")
 def status_(name: SomeName = None) -> None:
     """Say which data sets are there, complete or in part."""
-    _print_standing([status(each) for each in _named(name)])
+    _print_standing([each.status(data_root()) for each in _named(name)])
 
 
 @app.command("fetch")
@@ -93,7 +94,7 @@ def build(
                 processes=processes or 1,
                 watch=lambda done: watch(Work("rendering syn", done, sum(syn_digits.COUNTS.values()))),
             )
-        _print_standing([status("syn")])
+        _print_standing([get_set("syn").status(data_root())])
     elif known_as == "mnist_m":
         if photos is None:
             raise UserError("mnist_m is made of MNIST and photographs: name a folder of them with --photos FOLDER.")
@@ -118,7 +119,7 @@ def build(
             soft_wrap=True,
         )
     else:
-        instead = f"Try 'metadr data fetch {known_as}'." if known_as in SOURCES else "Name one of them."
+        instead = f"Try 'metadr data fetch {known_as}'." if known_as in data_sets() else "Name one of them."
         raise UserError(f"'{name}' cannot be built; only syn, mnist_m and vkitti2 can. {instead}")
 
 
@@ -146,7 +147,7 @@ def show(
 def verify_(name: SomeName = None) -> None:
     """Read every byte: checksums, images, labels, images per class. Exits with 1 if anything is wrong."""
     with working(console) as watch:
-        checked = [verify(each, watch=watch) for each in _named(name)]
+        checked = [each.verify(data_root(), watch) for each in _named(name)]
     _print_standing([each.status for each in checked])
     for each in checked:
         for file in each.files:
@@ -157,8 +158,8 @@ def verify_(name: SomeName = None) -> None:
         raise typer.Exit(1)
 
 
-def _named(name: str | None) -> list[str]:
-    return list(SOURCES) if name is None else [get_source(name).name]
+def _named(name: str | None) -> list[DataSet]:
+    return list(data_sets().values()) if name is None else [get_set(name)]
 
 
 def _print_standing(standings: list[Status]) -> None:

@@ -1,7 +1,7 @@
 """`metadr report`: finished runs as tables and figures, beside the paper's numbers where it has them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -12,7 +12,7 @@ from metadr.provenance import published_files
 from metadr.recipes import COMPARED, get_table
 from metadr.report import Record, compare, group, read_records, text_table, write_report
 from metadr.report.comparison import Comparison
-from metadr.report.write import FIGURES, Format, rendered, write_comparison
+from metadr.report.write import FIGURES, PICTURES, Format, rendered, write_comparison, write_picture
 
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
@@ -34,6 +34,10 @@ def report(
     A table of the paper is printed, or written to FILE. Of a folder, the table is printed and written as Markdown and
     CSV, with the figure and the records.
     """
+    if source in PICTURES:
+        kind = _format(source, format_ or ("png" if output is None else None), output)
+        print_written(write_picture(source, cast(Path, output), kind))
+        return
     if source in COMPARED:
         made = comparison(source, runs, seeds=seeds, ddof=ddof)
         print_comparison(made, _format(source, format_, output), output)
@@ -45,7 +49,9 @@ def report(
         )
     folder = Path(source)
     if len(folder.parts) == 1 and not folder.exists():
-        raise unknown("table or folder of runs", source, COMPARED, hint="List all with 'metadr list tables'.")
+        raise unknown(
+            "table or folder of runs", source, [*COMPARED, *PICTURES], hint="List all with 'metadr list tables'."
+        )
     records = read_records(folder)
     print_tables(records, ddof=ddof)
     stem = output or (folder.with_suffix("") if folder.is_file() else folder / "report")
@@ -85,9 +91,12 @@ def _format(name: str, given: Format | None, output: Path | None) -> Format:
     suffix = "" if output is None else output.suffix.removeprefix(".")
     known: dict[str, Format] = {"md": "md", "csv": "csv", "tex": "tex", "json": "json", "png": "png", "pdf": "pdf"}
     kind = given or known.get(suffix, "md")
+    if kind not in ("png", "pdf") and name in PICTURES:
+        raise UserError(f"'{name}' is a picture of data, without a table. Write it as png or pdf: -o {name}.png")
     if kind in ("png", "pdf"):
-        if name not in FIGURES:
-            raise UserError(f"'{name}' is no figure. Figures: {', '.join(FIGURES)}. Use --format md, csv, tex or json.")
+        figures = [*FIGURES, *PICTURES]
+        if name not in figures:
+            raise UserError(f"'{name}' is no figure. Figures: {', '.join(figures)}. Use --format md, csv, tex or json.")
         if output is None:
             raise UserError(f"A {kind} is not for a terminal. Name a file: -o {name}.{kind}")
     return kind

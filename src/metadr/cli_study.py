@@ -1,7 +1,7 @@
 """`metadr claims` and `metadr rescore`: what finished runs show, and what is behind it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,7 +13,7 @@ from metadr.display import working
 from metadr.files import told, write_file
 from metadr.report import read_records
 from metadr.report.regained import text_regained, write_regained
-from metadr.report.verdicts import judge, markdown_claims, reading, text_claims
+from metadr.report.verdicts import FAMILIES, judge, markdown_claims, reading, text_claims
 from metadr.rescore import FILE, Rescored, Statistics
 from metadr.rescore import rescore as rescore_runs
 from metadr.settings import assignments
@@ -26,11 +26,12 @@ def claims(
         list[Path] | None, typer.Argument(metavar="SOURCE", help="folders of runs, or .json files that reports wrote")
     ] = None,
     runs: Annotated[Path, typer.Option(help="folder of runs, where no SOURCE is given")] = Path("runs"),
+    of: Annotated[Literal["digits", "pacs"], typer.Option(help="whose claims")] = "digits",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Markdown file to write")] = None,
 ) -> None:
     """Put the paper's claims to finished runs: each holds, does not hold, or is not decided by so few."""
     records = [record for source in sources or [runs] for record in read_records(source)]
-    verdicts = judge(records)
+    verdicts = judge(records, FAMILIES[of])
     console.print(text_claims(verdicts))
     console.print(reading(verdicts), soft_wrap=True)
     for note in dict.fromkeys(verdict.note for verdict in verdicts if verdict.note and verdict.found):

@@ -76,7 +76,7 @@ class Domain(NamedTuple):
         for split in (self.train, self.test, self.val):
             for tensor in split or ():
                 digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+                digest.update(tensor.cpu().contiguous().flatten().numpy().data)
         return digest.hexdigest()[:16]
 
 
@@ -281,6 +281,7 @@ class Training:
     """How a model is trained on each domain. Defaults belong to the benchmark; a recipe states differences."""
 
     model: str = setting("resnet18", "network, by name")
+    weights: str | None = setting(None, "what it starts from: 'imagenet', a safetensors file, or none, drawn at random")
     steps: int = setting(3000, "gradient steps a domain (H)", low=1)
     batch_size: int = setting(64, "images of the current domain in a batch", low=1)
     optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")

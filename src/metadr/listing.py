@@ -15,6 +15,7 @@ from metadr.display import duration
 from metadr.errors import unknown
 from metadr.parts import PARTS
 from metadr.recipes import TABLES, get_table
+from metadr.report.write import PICTURES
 from metadr.survey import Survey
 from metadr.transforms import SETS, TRANSFORMS
 
@@ -189,6 +190,7 @@ def _recipes() -> list[TextTable]:
 def _tables() -> list[TextTable]:
     made = [get_table(name) for name in TABLES]
     rows = [(each.name, each.about, str(len(each.recipes)), str(sum(each.seeds_of.values()))) for each in made]
+    rows += [(name, (draw.__doc__ or "").splitlines()[0].rstrip("."), "0", "0") for name, draw in PICTURES.items()]
     return [_table("tables (metadr sweep TABLE, metadr report TABLE)", ("name", "what", "recipes", "runs"), rows)]
 
 
@@ -235,7 +237,9 @@ def _transforms() -> list[TextTable]:
 
 
 def _models() -> list[TextTable]:
-    return [_table("models", ("name",), [(name,) for name in models.model_names()])]
+    count = len(models.libraries.timm_names())
+    timm = f"timm/NAME: any of {count:,}, by name" if count else "with 'pip install metadr[timm]': those of timm"
+    return [_table("models", ("name",), [*((name,) for name in models.model_names()), (timm,)])]
 
 
 KINDS: dict[str, Callable[[], list[TextTable]]] = {

@@ -182,7 +182,7 @@ class _Sequence:
         with torch.random.fork_rng(devices=[]):
             # The CPU's stream alone: torch.manual_seed would move the caller's on GPUs too.
             torch.default_generator.manual_seed(stream_seed(seed, "init"))
-            module = models.build(self.training.model, self.task.num_classes)
+            module = models.build(self.training.model, self.task.num_classes, self.training.weights)
         check_fit(self.training, Network(module, self.task), self.tested)
         sizes = {(domain.train.x.shape[2], domain.train.x.shape[3]) for domain in self.tested}
         self.learner = Learner(

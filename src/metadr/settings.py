@@ -130,7 +130,8 @@ def _read(text: str, hint: Any) -> Any:
     """The text as a value of the type `hint`, or _MISFIT."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
-        options = (_read(text, option) for option in typing.get_args(hint))
+        kinds = sorted(typing.get_args(hint), key=lambda kind: kind is not types.NoneType)  # 'none' is a text too
+        options = (_read(text, option) for option in kinds)
         return next((value for value in options if value is not _MISFIT), _MISFIT)
     if origin is tuple:
         return tuple(item.strip() for item in text.split(",") if item.strip())

@@ -16,6 +16,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError, unknown
@@ -27,7 +28,7 @@ log = logging.getLogger("metadr")
 
 FORMAT = 1  # of the files below; part of the key
 # Fields of Training that older runs do not have, with the value that they ran with: so their keys still hold.
-LATER_FIELDS = (("precision", "fp32"), ("deterministic", True))
+LATER_FIELDS = (("precision", "fp32"), ("deterministic", True), ("weights", None))
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 # Checkpoints are written beside the training: else all lanes would stand still for a quarter second each time.
 _WRITER = ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
@@ -39,13 +40,22 @@ class Busy(UserError):
 
 def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     """All that decides a run's result, as JSON: equal identities are the same experiment."""
-    return {**description(recipe), "data": benchmark_of(recipe).fingerprint_of(recipe.domains), "seed": seed}
+    return {**description(recipe), "data": content_of(recipe), "seed": seed}
+
+
+def content_of(recipe: Recipe) -> str:
+    """The fingerprint of the files that a run begins with: its data and, where they are from a file, its weights."""
+    data = benchmark_of(recipe).fingerprint_of(recipe.domains)
+    weights = models.content_of(training_of(recipe).weights)
+    return f"{data}, weights {weights}" if weights else data
 
 
 def description(recipe: Recipe) -> dict[str, Any]:
     """What of it is known without the data, for all seeds."""
     told = benchmark_of(recipe).reading
     reading = {name: value for name, value in recipe.data if name in told}
+    training = dataclasses.asdict(training_of(recipe))
+    training["weights"] = models.kind_of(training["weights"])
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
@@ -56,11 +66,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
         "memory_per_domain": recipe.memory_per_domain,
         "memory_choice": recipe.memory_choice,
         "access": recipe.access,
-        "training": {
-            name: value
-            for name, value in dataclasses.asdict(training_of(recipe)).items()
-            if (name, value) not in LATER_FIELDS
-        },
+        "training": {name: value for name, value in training.items() if (name, value) not in LATER_FIELDS},
     }
 
 

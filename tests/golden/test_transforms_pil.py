@@ -1,5 +1,7 @@
 """Every transformation without noise equals its Pillow call bit for bit, at every level of the paper's grids."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,18 @@ def test_compositions(name, per):
     for _ in range(5):
         drawn = draw(get_set(name), len(images), rng, per=per, pick="operation")
         assert torch.equal(drawn.apply(images), apply_with_pillow(drawn, images))
+
+
+@pytest.mark.parametrize("strategy", ["gather", "masked"])  # of a CPU, and of a GPU inside a recorded step
+@pytest.mark.parametrize("name", ["psi1", "psi2", "psi3", "psi4"])
+def test_sets_at_the_size_of_pacs(name, strategy):
+    source = get_set(name)
+    source = dataclasses.replace(source, choices=tuple(each for each in source.choices if each.name in DETERMINISTIC))
+    rng = torch.Generator().manual_seed(0)
+    images = make_images(8, 224, 224)
+    for per in ("image", "batch"):
+        drawn = draw(source, len(images), rng, per=per, pick="operation")
+        assert torch.equal(drawn.apply(images, strategy=strategy), apply_with_pillow(drawn, images))
 
 
 def test_benchmark_times_equal_pixels():

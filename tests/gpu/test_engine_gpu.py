@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torchvision.models.vision_transformer import VisionTransformer
 
 from metadr import models
+from metadr.bench.transforms import apply_with_pillow
 from metadr.core import Batch, Context, Part, Training
 from metadr.domains import load_domains
 from metadr.engine import learner as learner_module
@@ -25,6 +28,8 @@ from metadr.parts import L2, MetaDR, Randomize, Replay, parse_method
 from metadr.run import advance, run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, sweep
+from metadr.transforms import draw, get_set
+from metadr.transforms.registry import get_transform
 
 pytestmark = [
     pytest.mark.gpu,
@@ -448,3 +453,45 @@ def test_runs_share_the_images_on_the_device_and_never_write_to_them(
     sweep([Job(recipe, seed) for seed in range(2)], out=tmp_path, device="cuda", lanes=2)
     assert all(a is b for a, b in zip(load_domains(recipe, CUDA), shared, strict=True))
     assert all(torch.equal(each.domain.train.x, old) for each, old in zip(shared, before, strict=True))
+
+
+# Photographs and attention.
+
+
+@pytest.mark.parametrize("name", ["psi1", "psi2", "psi3", "psi4"])
+def test_sets_at_224_in_a_recorded_step_equal_pillow(name: str) -> None:
+    source = get_set(name)
+    choices = tuple(each for each in source.choices if not get_transform(each.name).stochastic)
+    source = dataclasses.replace(source, choices=choices)
+    rng = torch.Generator(CUDA).manual_seed(0)
+    images = torch.randint(256, (64, 3, 224, 224), generator=rng, device=CUDA, dtype=torch.uint8)
+    kept: dict[str, Any] = {}
+
+    def step() -> None:
+        kept["drawn"] = draw(source, len(images), rng, per="image", pick="operation")
+        kept["images"] = kept["drawn"].apply(images)
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+        recorded = Captured(step, [rng])
+        for _ in range(2):
+            recorded.replay()
+            torch.cuda.synchronize()
+            drawn = kept["drawn"]
+            drawn = drawn._replace(operation=drawn.operation.cpu(), level=drawn.level.cpu())
+            assert torch.equal(kept["images"].cpu(), apply_with_pillow(drawn, images.cpu()))
+
+
+def test_attention_is_differentiated_twice_in_a_recorded_step(classification) -> None:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return VisionTransformer(16, 8, 2, 2, 8, 16, num_classes=3)
+
+    states = []
+    for capture in (True, False):
+        with held(classification):
+            learner = classification.learner(MetaDR(), module=network(), device="cuda", capture=capture)
+            taken = classification.play(learner, num_domains=2, num_steps=3)
+            assert all(math.isfinite(terms["meta-dr"]) for terms in taken)
+            states.append({name: value.cpu() for name, value in learner.state().items()})
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from metadr.benchmarks import get_benchmark
+from metadr.recipes import get_table
 from metadr.report import Record, read_records, verdicts, write_report
 from metadr.report.claims import CLAIMS, DIGITS, Claim, Runs, runs
-from metadr.report.verdicts import Verdict, _content, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.store import description
 
 ENVIRONMENT = {"gpu": "abacus", "torch": "2.0", "metadr": "0.1", "commit": None, "dirty": False}
 DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", "naive"),), ("kept",))
@@ -18,7 +21,7 @@ DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", 
 
 @functools.cache
 def content_of(wanted: Runs) -> dict[str, Any]:
-    return _content(recipe_of(wanted))
+    return description(recipe_of(wanted))
 
 
 def record(
@@ -269,6 +272,21 @@ def test_every_claim_can_hold_or_not() -> None:
                 for seed in range(1 if order else 10)
             ]
             assert one(made, claim).outcome == (gain if claim.kind == "more" else none), claim.name
+
+
+def test_the_claims_on_pacs_are_sound_and_can_hold_or_not() -> None:
+    claims = FAMILIES["pacs"]
+    assert len({claim.name for claim in claims}) == len(claims)
+    table = {str(description(recipe)["method"]) for recipe in get_table("pacs-resnet50").recipes}
+    domains = get_benchmark("pacs").domains
+    for claim in claims:
+        assert {str(content_of(each)["method"]) for each in (claim.runs, *claim.over)} <= table
+        for better, outcome in ((1.0, "holds"), (-1.0, "does not hold")):
+            sides = [(claim.runs, 60 + better + claim.margin), *((rival, 60.0) for rival in claim.over)]
+            made = [record(side, n, dict.fromkeys(domains, score)) for side, score in sides for n in range(5)]
+            verdict = one(made, claim)
+            assert verdict.outcome == outcome, claim.name
+            assert f"| PACS: {claim.on[0]} |" in markdown_claims([verdict])
 
 
 def test_records_are_those_of_reports(tmp_path: Path) -> None:

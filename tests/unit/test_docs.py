@@ -12,6 +12,7 @@ import pytest
 from metadr import settings
 from metadr.benchmarks import BENCHMARKS, RECIPE_FIELDS, data_fields, make_recipe
 from metadr.core import Recipe, Training
+from metadr.models import FROM_A_FILE
 from metadr.parts import PARTS as REGISTERED
 
 # Another test may have registered a part of its own.
@@ -102,7 +103,7 @@ def test_page_of_the_data_has_the_fields_of_the_benchmarks() -> None:
     rows = [row for table in tables(DOCS / "data.md") if table[0] == head for row in table[1:]]
     fields = {
         f"`{name}.{field.name}`": str(field.default)
-        for name in ("digits", "folder")
+        for name in ("digits", "pacs", "folder")
         for field in dataclasses.fields(BENCHMARKS[name].settings)
     }
     assert {field: default for field, default, _ in rows} == fields
@@ -203,4 +204,5 @@ def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_imag
     fields = dict(value.split("=", 1) for name, value in options if name == "--set")
     fields |= {name.removeprefix("--"): value for name, value in options if name in ("--order", "--model")}
     fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
+    fields |= {"weights": FROM_A_FILE} if "--weights" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from metadr import cli, cli_data
-from metadr.data import digits, obtain
+from metadr.data import catalog, digits, obtain
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
 from metadr.progress import Work
@@ -236,8 +236,7 @@ def test_a_sound_copy_is_not_replaced_by_a_damaged_one(packed, mnist_files, root
     small = dataclasses.replace(digits.SOURCES["mnist"], expected=digits.Counts(12, 10))
     monkeypatch.setitem(digits.SOURCES, "mnist", small)
     paper = digits.Decoding(num_train=12)
-    monkeypatch.setattr(obtain, "PAPER", paper)
-    monkeypatch.setattr(obtain, "status", functools.partial(digits.status, decoding=paper))
+    monkeypatch.setattr(catalog, "PAPER", paper)
     folder = mnist_files / "MNIST" / "raw"
     (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((10, 28, 28)))))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(10)))
@@ -270,7 +269,7 @@ def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
 def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     code, out, _ = command(monkeypatch, capsys, "data", "status")
     assert code == 0
-    assert all(name in out for name in digits.SOURCES)
+    assert all(name in out for name in catalog.data_sets())
     assert "metadr data fetch mnist" in " ".join(out.split())
     code, out, _ = command(monkeypatch, capsys, "data", "import", "mnist", str(mnist_files))
     # Twelve images are not what the protocol needs: it is there, and said to be too small.
@@ -285,7 +284,7 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
-        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn."),
+        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, pacs, svhn, syn."),
         (
             ("data", "build", "svhn"),
             "cannot be built; only syn, mnist_m and vkitti2 can. Try 'metadr data fetch svhn'.",
@@ -296,6 +295,11 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
         (("data", "build", "mnist_m"), "name a folder of them with --photos FOLDER"),
         (("data", "build", "syn", "--fonts", "/nowhere"), "No folder '/nowhere' to take fonts from."),
         (("run", "digits/p1", "--tiny"), "mnist: no data in"),
+        (("run", "pacs", "--tiny"), "pacs: no data in"),
+        (
+            ("data", "build", "pacs"),
+            "cannot be built; only syn, mnist_m and vkitti2 can. Try 'metadr data fetch pacs'.",
+        ),
     ],
 )
 def test_mistakes(arguments, sentence, root, monkeypatch, capsys):

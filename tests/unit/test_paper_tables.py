@@ -14,6 +14,7 @@ from metadr.store import description
 from metadr.sweep import Job, jobs_of, titles_of
 
 NOT_PRINTED = ("L2", "EWC")
+OF_PACS = ("table2", "table5")
 PRINTED = [name for name in OF_THE_PAPER if name in PAPER]
 
 
@@ -38,8 +39,8 @@ def test_rows_and_columns_are_the_paper_s(name: str) -> None:
     assert set(made.cells) == set(itertools.product(made.rows, made.columns))
 
 
-@pytest.mark.parametrize("name", OF_THE_PAPER)
-def test_every_table_says_that_syn_is_rendered_here(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in OF_THE_PAPER if name not in OF_PACS])
+def test_every_table_of_the_digits_says_that_syn_is_rendered_here(name: str) -> None:
     table = get_table(name)
     assert {"syn"} <= {domain for recipe in table.recipes for domain in recipe.domains}
     assert any("SYN is rendered here" in note and "not their set" in note for note in table.notes)
@@ -84,7 +85,8 @@ def test_nothing_else_is_shared() -> None:
     # 23 of table 1; 2 of the ablation; 2, 1, 1 and 2 of beta, gamma and alpha less those; figure 3's psi1 and psi2.
     counts = {name: len(get_table(name).recipes) for name in OF_THE_PAPER}
     assert counts["table1"] == 23
-    assert len(recipes) == 23 + 2 + 2 + 1 + 1 + 2 + counts["table10"] + counts["table11"] + 8
+    assert (counts["table2"], counts["table5"]) == (22, 2)
+    assert len(recipes) == 23 + 2 + 2 + 1 + 1 + 2 + counts["table10"] + counts["table11"] + 8 + 22 + 2
 
 
 def test_seeds() -> None:
@@ -93,6 +95,7 @@ def test_seeds() -> None:
     for name in ("table3", "table4", "table6", "table7", "table8", "figure3"):
         assert {row.seeds for row in get_table(name).rows} == {3}
     assert {row.seeds for name in ("table10", "table11") for row in get_table(name).rows} == {1}
+    assert {row.seeds for name in OF_PACS for row in get_table(name).rows} == {5}
     assert set(get_table("table1").with_seeds(2).seeds_of.values()) == {2}
     assert get_table("table1").with_seeds(None) == get_table("table1")
 
@@ -162,3 +165,52 @@ def test_all_orders_are_run_once_by_each_method() -> None:
             itertools.permutations(("mnist", "mnist_m", "syn", "svhn"))
         )
         assert len(row.recipes) == 24
+
+
+# PACS.
+
+
+def test_pacs_trains_as_the_paper_says_and_the_readings_do() -> None:
+    training = training_of(recipe_of("table2", "Meta-DR"))
+    assert (training.model, training.weights, training.scaling) == ("resnet18", "imagenet", "imagenet")
+    assert (training.optimizer, training.lr, training.later_lr, training.momentum) == ("sgd", 0.01, 0.001, 0.0)
+    assert (training.steps, training.batch_size) == (3000, 64)
+    assert {training_of(recipe) for name in OF_PACS for recipe in get_table(name).recipes} == {training}
+    assert recipe_of("table2", "Naive").order == ("sketch", "cartoon", "art_painting", "photo")
+    for row in get_table("table2").rows:
+        assert {part.transforms for part in row.recipes[0].method if part.name in ("dr", "meta-dr")} <= {"psi4"}
+        size = row.title.rpartition("M = ")[2] if "M = " in row.title else 0
+        assert row.recipes[0].memory_per_domain == int(size)
+    alone, randomised = (recipe_of("table5", title) for title in ("without DR", "with DR"))
+    assert alone.order == randomised.order == ("sketch",)
+    assert (alone.method, randomised.method[0].transforms) == ((), "psi2")
+
+
+def test_the_short_study_is_table_2_with_another_network_and_says_so() -> None:
+    table = get_table("pacs-resnet50")
+    made = compare(table, [])
+    assert [row.title for row in table.rows] == [
+        "Naive",
+        "Naive + DR",
+        "Meta-DR",
+        "ER, M = 100",
+        "ER + DR, M = 100",
+        "ER + Meta-DR, M = 100",
+        "GEM + DR, M = 100",
+        "Oracle (all)",
+        "Oracle (cumul.)",
+    ]
+    assert made.columns == columns_of("table2")
+    assert all(cell.paper == PAPER["table2"][place] for place, cell in made.cells.items())
+    assert "Not the paper's setting: ResNet-50" in made.notes[0] and "600 steps of 32" in made.notes[0]
+    for row in table.rows:
+        short, whole = row.recipes[0], recipe_of("table2", row.title)
+        assert (short.order, short.method, short.access) == (whole.order, whole.method, whole.access)
+        assert short.memory_per_domain == whole.memory_per_domain
+        assert dict(short.overrides) == {
+            "model": "resnet50_v1",
+            "weights": "file",
+            "steps": 600,
+            "batch_size": 32,
+            "precision": "tf32",
+        }

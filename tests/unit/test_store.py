@@ -68,7 +68,8 @@ def other(owner: type, name: str, value: Any) -> Any:
 
 
 PART_FIELDS = [f"{name}.{field.name}" for name, part in PARTS.items() for field in dataclasses.fields(part)]
-TRAINING_FIELDS = [field.name for field in dataclasses.fields(Training)]
+# Weights are known by their content: tests/unit/test_weights.py.
+TRAINING_FIELDS = [field.name for field in dataclasses.fields(Training) if field.name != "weights"]
 
 
 def with_part(name: str, **fields: Any) -> Recipe:

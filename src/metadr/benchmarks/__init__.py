@@ -8,12 +8,13 @@ from metadr import models, settings
 from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
 from metadr.benchmarks.folder import FOLDER
+from metadr.benchmarks.pacs import PACS
 from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 from metadr.progress import Watch
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, FOLDER)}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")
@@ -43,8 +44,9 @@ def benchmark_of(recipe: Recipe) -> Benchmark:
 
 
 def prepare(recipe: Recipe, watch: Watch | None = None) -> Mapping[str, Found]:
-    """Decode what a recipe needs and was not decoded before, and say what was found, by domain."""
-    benchmark = benchmark_of(recipe)
+    """Decode and download what a recipe needs and was not got before, and say what was found, by domain."""
+    benchmark, training = benchmark_of(recipe), training_of(recipe)
+    models.prepare_weights(training.model, training.weights)
     return benchmark.prepare(recipe.domains, watch) if benchmark.prepare else {}
 
 
@@ -63,7 +65,9 @@ def check_recipe(recipe: Recipe) -> Recipe:
     for domain in recipe.domains:
         if domain not in benchmark.domains:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
-    models.check_model(training_of(recipe).model)
+    training = training_of(recipe)
+    models.check_model(training.model)
+    models.check_weights(training.model, training.weights)
     return recipe
 
 

@@ -40,7 +40,22 @@ class Broken(NamedTuple):
 
 
 def picture(path: Path, side: int, fit: Fit) -> Picture | Broken:
-    """One file as RGB of side x side: cut to a centred square, squeezed into one, or with a black border.
+    """One file as RGB of side x side: cut to a centred square, squeezed into one, or with a black border."""
+    whole = rgb(path)
+    if isinstance(whole, Broken):
+        return whole
+    size, kernel = (side, side), Image.Resampling.BILINEAR
+    if fit == "crop":
+        fitted = ImageOps.fit(whole, size, kernel)
+    elif fit == "pad":
+        fitted = ImageOps.pad(whole, size, kernel)
+    else:
+        fitted = whole.resize(size, kernel)
+    return Picture(np.asarray(fitted), whole.width, whole.height)
+
+
+def rgb(path: Path) -> Image.Image | Broken:
+    """One file as RGB, the right way up.
 
     Raises:
         UserError: If the file cannot be read at all; what can be read and is no image is `Broken`.
@@ -51,21 +66,13 @@ def picture(path: Path, side: int, fit: Fit) -> Picture | Broken:
         with Image.open(io.BytesIO(data)) as image:
             image.verify()  # the checksums of a PNG, which decoding alone passes over
         with Image.open(io.BytesIO(data)) as image:
-            whole = to_rgb(image)
+            return to_rgb(image)
     except MemoryError:  # says nothing of the file
         raise
     except Exception as error:  # a damaged file may raise anything in one of forty readers
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "no image that Pillow knows" if unidentified else str(error) or type(error).__name__
         return Broken("empty file" if not data else reason.splitlines()[0])
-    size, kernel = (side, side), Image.Resampling.BILINEAR
-    if fit == "crop":
-        fitted = ImageOps.fit(whole, size, kernel)
-    elif fit == "pad":
-        fitted = ImageOps.pad(whole, size, kernel)
-    else:
-        fitted = whole.resize(size, kernel)
-    return Picture(np.asarray(fitted), whole.width, whole.height)
 
 
 def in_order(

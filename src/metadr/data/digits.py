@@ -4,7 +4,7 @@ import functools
 import gzip
 import hashlib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from metadr.data.source import (
     made_here,
     missing,
 )
+from metadr.data.standing import FileCheck, State, Status, Verified
 from metadr.data.svhn import SVHN
 from metadr.data.syn import SYN
 from metadr.errors import UserError, unknown
@@ -36,7 +37,6 @@ from metadr.progress import Watch
 
 SOURCES: dict[str, Source] = {source.name: source for source in (MNIST, MNIST_M, SYN, SVHN)}
 PAPER = Decoding()
-State = Literal["present", "partial", "missing", "broken"]
 
 
 class Info(NamedTuple):
@@ -64,39 +64,6 @@ class Loaded(NamedTuple):
 
     domain: Domain
     info: Info
-
-
-class Status(NamedTuple):
-    """How a copy of a data set stands, from what lies on disk and without decoding it."""
-
-    name: str
-    state: State
-    folder: Path
-    found: Counts | None
-    expected: Counts
-    problems: tuple[str, ...] = ()
-    origin: str = ""
-    """What a stand-in for the published files says of itself."""
-
-
-class FileCheck(NamedTuple):
-    """A file against its published checksum."""
-
-    name: str
-    verdict: Literal["as published", "differs", "no checksum published"]
-
-
-class Verified(NamedTuple):
-    """What a look at every byte of a data set found."""
-
-    status: Status
-    files: tuple[FileCheck, ...] = ()
-    content: str | None = None
-    """SHA-256 of the decoded pixels and labels."""
-
-    @property
-    def sound(self) -> bool:
-        return self.status.state in ("present", "partial")
 
 
 def get_source(name: str) -> Source:

@@ -2,23 +2,19 @@
 
 import logging
 import os
-import time
-import warnings
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from metadr.core import Domain, Found, Split
 from metadr.data.cache import Entry, cached, short_hash
-from metadr.data.decode import Broken, Fit, in_order, picture
-from metadr.data.folder_scan import DomainScan, Item, Scan, scan
+from metadr.data.decode import Fit, picture
+from metadr.data.folder_scan import DomainScan, Scan, scan
+from metadr.data.image_domain import decode_domain, inputs_of
 from metadr.data.source import data_root
 from metadr.errors import UserError
 from metadr.progress import Watch
@@ -70,9 +66,10 @@ def entry_of(folder: Folder, domain: DomainScan, *, checked: bool = False, watch
     how["test_share"] = None if domain.own_test else folder.test_share
 
     def make() -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return _decode(domain, folder, watch)
+        one = partial(picture, side=folder.side, fit=folder.fit)
+        return decode_domain(domain, one, folder.side, watch)
 
-    return cached(data_root() / "cache", f"folder-{domain.name}", how, _inputs(domain), make, checked=checked)
+    return cached(data_root() / "cache", f"folder-{domain.name}", how, inputs_of(domain), make, checked=checked)
 
 
 def load(folder: Folder, scanned: Scan, name: str) -> Domain:
@@ -139,55 +136,3 @@ def _broken_in_words(domain: DomainScan, broken: dict[str, str], what: str) -> s
 def _shown(name: str) -> str:
     """A file's name in one line that every terminal can show."""
     return name if name.isprintable() else ascii(name)
-
-
-def _decode(domain: DomainScan, folder: Folder, watch: Watch | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    started = time.monotonic()
-    items = [*domain.train, *domain.test]
-    classes = sorted({item.label for item in items})
-    place = {label: index for index, label in enumerate(classes)}
-    try:
-        x = torch.empty(len(items), 3, folder.side, folder.side, dtype=torch.uint8)
-    except (RuntimeError, MemoryError):
-        raise UserError(
-            f"The {len(items)} images of domain '{domain.name}' at side {folder.side} take "
-            f"{3e-9 * len(items) * folder.side**2:,.0f} GB of memory, more than there is. Choose a smaller side, such "
-            "as --set side=64."
-        ) from None
-    kept: list[Item] = []
-    num_train = 0
-    sizes: Counter[str] = Counter()
-    broken: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata: what can be read is read
-        one = partial(picture, side=folder.side, fit=folder.fit)
-        results = in_order(one, [item.path for item in items], what=f"decoding {domain.name}", watch=watch)
-        for number, (item, result) in enumerate(zip(items, results, strict=True)):
-            if isinstance(result, Broken):
-                broken[item.name] = result.reason
-                continue
-            x[len(kept)] = torch.from_numpy(np.ascontiguousarray(result.pixels.transpose(2, 0, 1)))
-            kept.append(item)
-            num_train += number < len(domain.train)
-            sizes[f"{result.width}x{result.height}"] += 1
-    y = torch.tensor([place[item.label] for item in kept], dtype=torch.int64)
-    x = x[: len(kept)]
-    tensors = {"train_x": x[:num_train], "train_y": y[:num_train], "test_x": x[num_train:], "test_y": y[num_train:]}
-    seconds = round(time.monotonic() - started, 2)
-    return tensors, {"classes": classes, "broken": list(broken.items()), "sizes": dict(sizes), "seconds": seconds}
-
-
-def _inputs(domain: DomainScan) -> str:
-    """A hash of what is read, seen from its domain: names, labels, parts, sizes and times of change."""
-    return short_hash(list(_lines(domain)), 16)
-
-
-def _lines(domain: DomainScan) -> Iterator[tuple[str, str, str, int, int]]:
-    for part, items in (("train", domain.train), ("test", domain.test)):
-        for item in items:
-            try:
-                stat = item.path.stat()
-                size, changed = stat.st_size, stat.st_mtime_ns
-            except OSError:  # who reads it will say why
-                size, changed = -1, -1
-            yield part, item.name, item.label, size, changed

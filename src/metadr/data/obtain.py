@@ -13,11 +13,13 @@ import numpy as np
 from PIL import Image
 
 from metadr.data.archives import is_archive, unpack
-from metadr.data.digits import PAPER, Status, get_source, status
+from metadr.data.catalog import get_set
 from metadr.data.fetch import Download, fetch
 from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
-from metadr.data.source import data_root, decode, find, locate, made_here
+from metadr.data.mnist_m import MNIST_M
+from metadr.data.source import data_root, find, locate, made_here
+from metadr.data.standing import Status
 from metadr.errors import UserError
 from metadr.progress import Meter, Watch
 from metadr.synthetic.mnist_m import blend
@@ -28,16 +30,15 @@ BLENDED = {"train": 59_001, "test": 9_001}
 
 def download(name: str, *, root: Path | None = None, watch: Callable[[Download], None] | None = None) -> Status:
     """Fetch a data set's files from their publisher, unpack what is packed, and put it in its place."""
-    source, root = get_source(name), root or data_root()
-    name = source.name
+    wanted, root = get_set(name), root or data_root()
+    name = wanted.name
     parts = root / "downloads" / name
-    hint = f"Get the files by hand ({source.homepage}) and run 'metadr data import {name} FOLDER'" + (
-        f", or make your own with '{source.build}'." if source.build else "."
+    hint = f"Get the files by hand ({wanted.homepage}) and run 'metadr data import {name} FOLDER'" + (
+        f", or make your own with '{wanted.build}'." if wanted.build else "."
     )
-    files = fetch(source.files, parts, hint=hint, watch=watch)
-    readable = {known for need in source.needs for known in need.names}
+    files = fetch(wanted.files, parts, hint=hint, watch=watch)
     # What the reader knows by name is taken as it came; anything else is one archive that holds it all.
-    now = bring(name, parts if all(path.name in readable for path in files) else files[0], root=root)
+    now = bring(name, parts if all(path.name in wanted.readable for path in files) else files[0], root=root)
     shutil.rmtree(parts)
     return now
 
@@ -48,8 +49,8 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     The copy appears when all of it is there; a copy that was there before is replaced only then, and a sound one only
     by one that can be read.
     """
-    source, root, place = get_source(name), root or data_root(), Path(place)
-    name, given = source.name, place
+    wanted, root, place = get_set(name), root or data_root(), Path(place)
+    name, given = wanted.name, place
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
     with _workplace(root) as work:
@@ -57,16 +58,16 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             if not is_archive(place):
                 raise UserError(
                     f"{place} is neither a folder nor an archive (zip, tar, gz, bz2, xz). Give the folder that holds "
-                    f"{source.needs[0].names[0]}."
+                    f"{wanted.holds}."
                 )
             place = unpack(place, work / "unpacked", watch=watch)
-        found = locate(source, place)
+        found = wanted.locate(place)
         problem = ""
         try:
-            decode(source, found, PAPER, watch)
+            wanted.check(found, root, watch)
         except UserError as error:
             problem = str(error).replace(f"{work / 'unpacked'}", str(given))
-            if status(source, root=root).state in ("present", "partial"):
+            if wanted.status(root).state in ("present", "partial"):
                 raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
         copy = work / "copy"
         copy.mkdir()
@@ -86,7 +87,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
         if record.is_file():
             shutil.copy2(record, copy / record.name)
         _replace(copy, root / name)
-    now = status(source, root=root)
+    now = wanted.status(root)
     return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
 
 
@@ -102,9 +103,9 @@ def build_mnist_m(
     root = root or data_root()
     with _workplace(root) as work:
         files = locate(MNIST, root / MNIST.name)
-        source, place = get_source("mnist_m"), root / "mnist_m"
-        there = find(source, place) if place.exists() else {}
-        if len(there) == len(source.needs) and not made_here(source, there):
+        place = root / MNIST_M.name
+        there = find(MNIST_M, place) if place.exists() else {}
+        if len(there) == len(MNIST_M.needs) and not made_here(MNIST_M, there):
             raise UserError(
                 f"{place} holds a copy of MNIST-M that was not made here, which blending would replace. Move it away, "
                 "or set METADR_DATA to another folder."
@@ -127,7 +128,7 @@ def build_mnist_m(
         record = {"what": "MNIST blended over other photographs by the recipe of MNIST-M; not its files", "seed": seed}
         (copy / "mnist_m.json").write_text(json.dumps(record, indent=1) + "\n")
         _replace(copy, place)
-    return status("mnist_m", root=root)
+    return get_set(MNIST_M.name).status(root)
 
 
 @contextmanager

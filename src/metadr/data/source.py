@@ -119,17 +119,22 @@ class Source:
 
 
 def find(source: Source, folder: Path) -> dict[str, Path]:
-    """The files of a source at or below a folder, by name, wherever they lie: of each the nearest.
+    """The files of a source at or below a folder."""
+    return search(source.name, source.needs, folder)
+
+
+def search(name: str, needs: tuple[Need, ...], folder: Path) -> dict[str, Path]:
+    """The files of a data set at or below a folder, by name, wherever they lie: of each the nearest.
 
     Folders that are themselves part of the data set are not searched: they hold tens of thousands of images. What has
     the right name and is a folder instead of a file, or the reverse, is taken only where nothing better is found.
     """
-    wanted = {name: need for need in source.needs for name in need.names}
+    wanted = {known: need for need in needs for known in need.names}
     found: dict[str, Path] = {}
     unfit: dict[str, Path] = {}
     visited: set[Path] = set()
     level, num_seen = [folder], 0
-    while level and len(found) < len(source.needs):
+    while level and len(found) < len(needs):
         fit: dict[str, list[Path]] = {}
         below: list[Path] = []
         for place in level:
@@ -147,7 +152,7 @@ def find(source: Source, folder: Path) -> dict[str, Path]:
                     below.append(path)
         if num_seen > MAX_ENTRIES:
             raise UserError(
-                f"{folder} holds more than {MAX_ENTRIES:,} files, too many to search for {source.name}. "
+                f"{folder} holds more than {MAX_ENTRIES:,} files, too many to search for {name}. "
                 "Name the folder that the data set is in."
             )
         for role, paths in fit.items():

@@ -1,15 +1,19 @@
 """A network as a function of its parameters, with batch norm's running statistics under a declared policy."""
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr.core import STATISTICS_ORDER, Batch, Params, Role, Task, statistics_passes
 from metadr.engine.layers import BatchNorms, reached, trimmed
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Passes whose gradient is differentiated again, or taken image by image: attention's fused kernels can do neither.
+PLAIN_ATTENTION: tuple[Role, ...] = ("inner", "fisher")
 
 
 class Network:
@@ -70,11 +74,11 @@ class Network:
         if role is None or role == "fisher":
             self.module.eval()
             # The Fisher is always in full precision: it squares gradients, one image at a time.
-            return self._call(params, self.buffers, inputs, half=self._half and role is None, products=False)
+            return self._call(params, self.buffers, inputs, role, half=self._half and role is None)
         self.module.train()
         left = self._norms.zeros() if role in self.moving else {}
         with self._norms.tracking(bool(left)):
-            logits = self._call(params, {**self._others, **left}, inputs, half=self._half, products=True)
+            logits = self._call(params, {**self._others, **left}, inputs, role, half=self._half)
         if left:
             self._left.append((role, list(left.values())))
         return logits
@@ -104,10 +108,21 @@ class Network:
             self.params[name].copy_(reach.of(self._whole[name]))
 
     def _call(
-        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, half: bool, products: bool
+        self,
+        params: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        inputs: Tensor,
+        role: Role | None,
+        *,
+        half: bool,
     ) -> Tensor:
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
         casting = torch.autocast(inputs.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
-        with casting, trimmed(self.module, products=products):
+        training = role not in (None, "fisher")
+        with casting, trimmed(self.module, products=training), _attention(role):
             logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
         return logits.float() if half else logits
+
+
+def _attention(role: Role | None) -> AbstractContextManager[None]:
+    return sdpa_kernel(SDPBackend.MATH) if role in PLAIN_ATTENTION else nullcontext()

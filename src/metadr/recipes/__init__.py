@@ -9,10 +9,13 @@ from metadr.recipes import (
     demo,
     embedded,
     figure3,
+    pacs_resnet50,
     precision,
     table1,
+    table2,
     table3,
     table4,
+    table5,
     table6,
     table7,
     table8,
@@ -24,8 +27,10 @@ from metadr.recipes.table import Row, Table
 # The paper's, by its numbers.
 OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
     "table1": table1.table,
+    "table2": table2.table,
     "table3": table3.table,
     "table4": table4.table,
+    "table5": table5.table,
     "table6": table6.table,
     "table7": table7.table,
     "table8": table8.table,
@@ -33,12 +38,13 @@ OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
     "table11": table11.table,
     "figure3": figure3.table,
 }
-# Those that `metadr report` shows with the paper's numbers beside ours.
+# What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
     "calibration3": calibration.one_term,
     "calibration4": calibration.from_mnist,
     "precision": precision.table,
+    "pacs-resnet50": pacs_resnet50.table,
 }
 TABLES: dict[str, Callable[[bool], Table]] = {"demo": demo.table, "embedded": embedded.table, **COMPARED}
 

@@ -31,26 +31,26 @@ def from_mnist(tiny: bool = False) -> Table:
     for scaling, first, resize in itertools.product(SCALINGS, FIRST, RESIZES):
         fields = {"order": ("mnist",), "tested": OTHERS, "scaling": scaling, "first": first, "resize": resize}
         read = {"scaling": scaling, "first image": str(first), "28x28 to 32x32": resize}
-        rows.append(_row("table4", "without DR", make_recipe("digits", "naive", tiny=tiny, **fields), **read))
+        rows.append(_row("without DR", make_recipe("digits", "naive", tiny=tiny, **fields), **read))
         for per, pick in itertools.product(PER, PICKS):
             dr = make_recipe("digits", "dr", tiny=tiny, transforms="psi2", per=per, pick=pick, **fields)
-            rows.append(_row("table4", "with DR", dr, T=_drawn(per, pick), **read))
+            rows.append(_row("with DR", dr, T=_drawn(per, pick), **read))
     about = "digits, from MNIST to the others: every reading of the data and of DR"
-    return Table("calibration4", about, tuple(rows), (SYN,))
+    return Table("calibration4", about, tuple(rows), (SYN,), beside="table4")
 
 
 def one_term(tiny: bool = False) -> Table:
     rows = []
     for (term, without), per, policy in itertools.product(TERMS.items(), PER, POLICIES):
         recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without)
-        rows.append(_row("table3", term, recipe, T=f"one a {per}", **{"batch norm moved by": policy}))
+        rows.append(_row(term, recipe, T=f"one a {per}", **{"batch norm moved by": policy}))
     about = "digits P1, one term of Meta-DR: how T is drawn, batch norm's passes"
-    return Table("calibration3", about, tuple(rows), (SYN,))
+    return Table("calibration3", about, tuple(rows), (SYN,), beside="table3")
 
 
-def _row(table: str, title: str, recipe: Recipe, **point: str) -> Row:
+def _row(title: str, recipe: Recipe, **point: str) -> Row:
     """A point of a grid that stands for a row of the paper's table."""
-    return Row(", ".join([title, *point.values()]), (recipe,), paper=(table, title), point=tuple(point.items()))
+    return Row(", ".join([title, *point.values()]), (recipe,), paper=title, point=tuple(point.items()))
 
 
 def _drawn(per: str, pick: str) -> str:

@@ -13,7 +13,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 def table(tiny: bool = False) -> Table:
     rows = tuple(
-        Row(each, (make_recipe("digits/p1", "meta-dr", tiny=tiny, precision=each),), 3, paper=("table3", TERMS))
+        Row(each, (make_recipe("digits/p1", "meta-dr", tiny=tiny, precision=each),), 3, paper=TERMS)
         for each in PRECISIONS
     )
-    return Table("precision", "Meta-DR on the digits in each precision", rows, (SYN,))
+    return Table("precision", "Meta-DR on the digits in each precision", rows, (SYN,), beside="table3")

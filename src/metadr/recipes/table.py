@@ -15,8 +15,8 @@ class Row(NamedTuple):
     seeds: int = 1
     under: str = ""
     """The head that its columns stand under, such as 'P1', where a table has several."""
-    paper: tuple[str, str] | None = None
-    """The table and row of the paper to hold it against, where that is not the row of its own name."""
+    paper: str = ""
+    """The row of the paper's table to hold it against, where that is not the one of its title."""
     point: tuple[tuple[str, str], ...] = ()
     """Its place in a grid: settings and their values in words."""
 
@@ -28,6 +28,8 @@ class Table(NamedTuple):
     about: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    beside: str = ""
+    """The paper's table whose numbers stand beside, where that is not the one of its name."""
 
     @property
     def seeds_of(self) -> dict[Recipe, int]:

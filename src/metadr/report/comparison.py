@@ -6,16 +6,24 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from metadr.benchmarks import benchmark_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
-from metadr.store import description
+from metadr.store import content_of, description
 
-DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
+DOMAIN_TITLES = {
+    "mnist": "MNIST",
+    "mnist_m": "MNIST-M",
+    "syn": "SYN",
+    "svhn": "SVHN",
+    "sketch": "Sketches",
+    "cartoon": "Cartoons",
+    "art_painting": "Paintings",
+    "photo": "Photos",
+}
 MISSING = "missing"
 Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
 
@@ -83,17 +91,18 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         ddof: the spread divides by n - ddof.
     """
     runs, notes = _matching(table, list(records), published)
+    beside = table.beside or table.name
     cells: dict[tuple[str, str], Cell] = {}
     for row in table.rows:
         found = [
             runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
         ]
         wanted = len(row.recipes) * row.seeds
-        printed, title = row.paper or (table.name, row.title)
-        for column, domain in _columns(printed, row).items():
+        for column, domain in _columns(beside, row).items():
             values = tuple(record.final(domain) for record in found)
-            cells[row.title, column] = Cell(values, wanted, PAPER.get(printed, {}).get((title, column)), ddof)
-    columns = columns_of(table.name) or list(dict.fromkeys(column for _, column in cells))
+            printed = PAPER.get(beside, {}).get((row.paper or row.title, column))
+            cells[row.title, column] = Cell(values, wanted, printed, ddof)
+    columns = columns_of(beside) or list(dict.fromkeys(column for _, column in cells))
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
 
@@ -130,7 +139,7 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
         if len(kinds) > 1:
             recipe = next(iter(of_these))
             try:
-                kinds = {benchmark_of(recipe).fingerprint_of(recipe.domains)}
+                kinds = {content_of(recipe)}
             except UserError as error:
                 raise UserError(
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "

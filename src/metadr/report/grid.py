@@ -17,8 +17,8 @@ def markdown_grid(made: Comparison, left_out: Iterable[str]) -> str:
     """
     judged = [column for column in made.columns if not set(column.split()) & set(left_out)]
     parts = []
-    for title in dict.fromkeys(row.paper[1] for row in made.table.rows if row.paper):
-        rows = [row for row in made.table.rows if row.paper and row.paper[1] == title]
+    for title in dict.fromkeys(row.paper for row in made.table.rows):
+        rows = [row for row in made.table.rows if row.paper == title]
         parts += [f"### {title}", _points(made, rows, judged), _settings(made, rows, judged)]
     how = f"Distances are over {' and '.join(judged)}. Means over points leave out those that are missing."
     return "\n\n".join([*parts, how])

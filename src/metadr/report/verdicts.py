@@ -8,18 +8,20 @@ from typing import Any, Literal, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
-from metadr.benchmarks import make_recipe, training_of
+from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
 from metadr.report.claims import CLAIMS, STUDY, Claim, Runs
+from metadr.report.claims_pacs import PACS_CLAIMS
 from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
-from metadr.settings import names
-from metadr.store import LATER_FIELDS
+from metadr.store import LATER_FIELDS, description
 
+# Each is a family of its own: what is asked of one says nothing of how often another was tried.
+FAMILIES: dict[str, tuple[Claim, ...]] = {"digits": CLAIMS, "pacs": PACS_CLAIMS}
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
 # How a run computes, which is no part of what a claim compares; both runs of a pair have the same.
-FREE_FIELDS = tuple(name for name, _ in LATER_FIELDS)
+FREE_FIELDS = ("precision", "deterministic")
 
 
 class Verdict(NamedTuple):
@@ -109,7 +111,7 @@ class _Shelf:
             self._by_method[_text({**content, "order": sorted(record.order)})].append(record)
 
     def get(self, wanted: Runs, *, any_order: bool) -> list[Record]:
-        content = _content(recipe_of(wanted))
+        content = _content_of(description(recipe_of(wanted)))
         if any_order:
             return self._by_method.get(_text({**content, "order": sorted(content["order"])}), [])
         return self._by_recipe.get(_text(content), [])
@@ -122,22 +124,8 @@ def recipe_of(wanted: Runs) -> Recipe:
     return make_recipe(wanted.recipe, wanted.method, **{**study, **dict(wanted.fields)})
 
 
-def _content(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe shares with the identity of its runs, but for their data and seed."""
-    return _content_of(
-        {
-            "benchmark": recipe.benchmark,
-            "order": list(recipe.order),
-            "method": [part.content() for part in recipe.method],
-            "memory_per_domain": recipe.memory_per_domain,
-            "memory_choice": recipe.memory_choice,
-            "access": recipe.access,
-            "training": {name: getattr(training_of(recipe), name) for name in names(type(training_of(recipe)))},
-        }
-    )
-
-
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:
+    """What a claim wants of a run, but for its data and seed."""
     training = {name: value for name, value in identity["training"].items() if name not in FREE_FIELDS}
     rest = ("benchmark", "order", "method", "memory_per_domain", "memory_choice", "access")
     return {**{name: identity[name] for name in rest}, "training": training}
@@ -265,7 +253,8 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 def _on(claim: Claim) -> str:
     """Where a claim is tested, in words: 'P2: svhn'."""
-    place = "orders" if claim.pairs == "order" else claim.runs.recipe.rpartition("/")[2].upper()
+    benchmark, _, protocol = claim.runs.recipe.partition("/")
+    place = "orders" if claim.pairs == "order" else protocol.upper() if benchmark == "digits" else benchmark.upper()
     return f"{place}: {', '.join(claim.on)}"
 
 

@@ -12,6 +12,7 @@ from metadr.errors import UserError
 from metadr.files import write_file
 from metadr.report.comparison import Comparison
 from metadr.report.figure3 import digits_figure
+from metadr.report.figure5 import styles_figure
 from metadr.report.figures import sequence_figure
 from metadr.report.records import Record, pack_records
 from metadr.report.render import csv_comparison, markdown_comparison, tex_comparison
@@ -25,6 +26,7 @@ TEXTS: dict[str, Callable[[Comparison], str]] = {
     "json": lambda made: pack_records(made.records),
 }
 FIGURES: dict[str, Callable[[Comparison], Figure]] = {"figure3": digits_figure}
+PICTURES: dict[str, Callable[[], Figure]] = {"figure5": styles_figure}  # of data alone, without a run
 
 
 def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> list[Path]:
@@ -50,11 +52,18 @@ def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> l
 
 def rendered(made: Comparison, kind: Format) -> bytes:
     """A comparison with the paper as a file of some kind; a picture only of what is a figure."""
-    if kind in TEXTS:
-        return TEXTS[kind](made).encode()
+    return TEXTS[kind](made).encode() if kind in TEXTS else _drawn(FIGURES[made.table.name](made), kind)
+
+
+def write_picture(name: str, path: Path, kind: Format) -> list[Path]:
+    """Write a figure that needs no run."""
+    return _write({path: _drawn(PICTURES[name](), kind)})
+
+
+def _drawn(figure: Figure, kind: Format) -> bytes:
     image = io.BytesIO()
     undated = {"CreationDate": None} if kind == "pdf" else None  # the same runs, the same bytes
-    FIGURES[made.table.name](made).savefig(image, format=kind, dpi=130, metadata=undated)
+    figure.savefig(image, format=kind, dpi=130, metadata=undated)
     return image.getvalue()
 
 

@@ -1,0 +1,60 @@
+"""PACS: sketches, cartoons, paintings and photographs of seven classes, with a network that knows ImageNet."""
+
+from collections.abc import Mapping
+
+from metadr.core import Benchmark, Domain, Found, Task, Training
+from metadr.data.pacs import PAPER, Reading, content_of, found_in, is_listed, load
+from metadr.data.pacs_scan import CLASSES, DOMAINS
+from metadr.progress import Watch
+
+
+def configure(how: Reading) -> Benchmark:
+    """The benchmark as it is read by these settings."""
+
+    def load_domain(domain: str) -> Domain:
+        # Checked: what a run trains on is what its key says.
+        return load(domain, how, checked=True)
+
+    def fingerprint(order: tuple[str, ...]) -> str:
+        """Of the pixels and labels of these domains alone: the others need not be there."""
+        parts = []
+        for domain in sorted(order):
+            split = "" if is_listed(domain) else " split here"
+            parts.append(f"{domain} {content_of(domain, how)[:16]}{split}")
+        held = [f"{how.num_val} held out"] if how.num_val else []
+        return ", ".join([*parts, *held, *(["tested on these"] if how.test_on == "val" else [])])
+
+    def prepare(order: tuple[str, ...], watch: Watch | None) -> Mapping[str, Found]:
+        return {domain: found_in(domain, how, watch=watch) for domain in order}
+
+    return Benchmark(
+        name="pacs",
+        about="seven classes in four styles, 224x224: sketches, cartoons, paintings, photographs",
+        task=Task(num_classes=len(CLASSES)),
+        domains=DOMAINS,
+        protocols={"p1": DOMAINS},
+        load=load_domain,
+        fingerprint=fingerprint,
+        training=Training(
+            model="resnet18",
+            weights="imagenet",
+            steps=3000,
+            batch_size=64,
+            optimizer="sgd",
+            lr=0.01,
+            later_lr=0.001,
+            scaling="imagenet",
+        ),
+        part_defaults={
+            "dr": {"transforms": "psi4"},
+            "meta-dr": {"transforms": "psi4", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
+        },
+        tiny={"steps": 3, "batch_size": 8, "limit": 16, "model": "tiny_resnet", "weights": None},
+        classes=CLASSES,
+        settings=how,
+        configure=configure,
+        prepare=prepare,
+    )
+
+
+PACS = configure(PAPER)

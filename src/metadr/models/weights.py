@@ -1,0 +1,98 @@
+"""Weights that training starts from: named in a setting, known by content, put into a network.
+
+None       drawn at random
+imagenet   those that the makers of the network publish
+FILE       a safetensors file; `file` stands for one where only the kind counts: the content is part of a run's key
+"""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from metadr.errors import UserError
+
+IMAGENET = "imagenet"
+FROM_A_FILE = "file"
+COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
+
+
+def kind_of(weights: str | None) -> str | None:
+    """What is known of weights without their file."""
+    return weights if weights in (None, IMAGENET) else FROM_A_FILE
+
+
+def content_of(weights: str | None) -> str:
+    """The first digits of the SHA-256 of a file of weights; nothing for weights that have a name."""
+    if kind_of(weights) != FROM_A_FILE or weights is None:
+        return ""
+    if weights == FROM_A_FILE:
+        raise UserError("This starts from weights in a file. Name it with --weights FILE (safetensors).")
+    path = Path(weights).expanduser()
+    try:
+        stat = path.stat()
+        if not path.is_file():
+            raise UserError(f"{path} is a folder. Weights are one safetensors file: --weights FILE.")
+        return _content(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise UserError(
+            f"Cannot read the weights {path}: {error.strerror or error}. Give --weights a safetensors file"
+            f"{'' if path.suffix else f', or {IMAGENET!r}'}."
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _content(path: Path, size: int, changed: int) -> str:
+    _header(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _header(path: Path) -> None:
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is no safetensors file ({error}). Write the network's state_dict() with "
+            "safetensors.torch.save_file and give that."
+        ) from None
+
+
+def read_file(weights: str) -> Mapping[str, Tensor]:
+    content_of(weights)  # or one sentence on what is wrong with it
+    state: Mapping[str, Tensor] = load_file(Path(weights).expanduser())
+    return state
+
+
+def fill(network: nn.Module, state: Mapping[str, Tensor], *, model: str, origin: str) -> None:
+    """Put weights into a network; only its last layer may be another, and then stays as it was drawn."""
+    own = network.state_dict()
+    head = [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
+    strange = next((name for name in state if name not in own), None)
+    if strange is not None:
+        raise _misfit(origin, model, f"it has '{strange}', which the network has not")
+    taken = {}
+    for name, value in own.items():
+        given = state.get(name)
+        if given is not None and given.shape == value.shape:
+            taken[name] = given
+        elif name.rpartition(".")[0] != head and not name.endswith(COUNTERS):
+            what = "is missing" if given is None else f"is {_size(given)} instead of {_size(value)}"
+            raise _misfit(origin, model, f"'{name}' {what}")
+    with torch.no_grad():
+        for name, value in taken.items():
+            own[name].copy_(value)
+
+
+def _misfit(origin: str, model: str, what: str) -> UserError:
+    return UserError(f"The weights {origin} do not fit model '{model}': {what}. Choose the network they were made for.")
+
+
+def _size(value: Tensor) -> str:
+    return "x".join(map(str, value.shape)) or "a number"

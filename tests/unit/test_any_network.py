@@ -1,0 +1,117 @@
+"""Every method works with any classifier of torchvision and timm: with batch norm, layer norm (ConvNeXt), attention."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+from torchvision.models.shufflenetv2 import ShuffleNetV2
+from torchvision.models.vision_transformer import VisionTransformer
+
+from metadr import models
+from metadr.core import Domain, Split
+from metadr.parts import EWC, MetaDR, parse_method
+
+CLASSES = 3
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": lambda: ShuffleNetV2([1, 1, 1], [8, 16, 32, 64, 32], num_classes=CLASSES),
+    "layer norm": lambda: ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=CLASSES),
+    "attention": lambda: VisionTransformer(16, 8, 2, 2, 8, 16, num_classes=CLASSES),
+}
+METHODS = ["naive", "dr+l2", "dr+ewc", "gem+dr", "er", "meta-dr", "er+meta-dr", "dr+er+ewc+gem+l2+meta-dr"]
+
+# One image at a time, pooling takes torch's slow way; the numbers are the same.
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop because:UserWarning")
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETWORKS[name]()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_method_trains_every_kind_of_network(name: str, method: str, classification) -> None:
+    module = made(name)
+    before = [value.clone() for value in module.parameters()]
+    learner = classification.learner(*parse_method(method, {}), module=module)
+    taken = classification.play(learner, num_domains=2, num_steps=2)
+    assert all(math.isfinite(value) for terms in taken for value in terms.values())
+    moved = [not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)]
+    assert sum(moved) >= len(moved) - 2, "but for a layer or two that this input may leave alone"
+
+
+@pytest.mark.parametrize("name", ["layer norm", "attention"])  # smooth ones; batch norm: tests/golden
+def test_second_derivatives_against_finite_differences(name: str, classification) -> None:
+    """In float64, along a random direction: the loss of Meta-DR, whose gradient goes through a gradient."""
+    module = made(name).double()
+    learner = classification.learner(MetaDR(inner_lr=0.1), module=module)
+    learner.begin_domain(classification.domains[0].train, first=True)
+    streams = {key: stream.get_state() for key, stream in learner.streams.items()}
+
+    def at(step: float) -> tuple[float, list[torch.Tensor]]:
+        for key, stream in learner.streams.items():
+            stream.set_state(streams[key])
+        with torch.no_grad():
+            torch._foreach_add_(params, direction, alpha=step)
+        terms, grads = learner.gradient()
+        with torch.no_grad():
+            torch._foreach_add_(params, direction, alpha=-step)
+        return float(terms.loss), grads
+
+    params = list(learner.network.params.values())
+    rng = torch.Generator().manual_seed(1)
+    direction = [torch.randn(value.shape, generator=rng, dtype=torch.float64) for value in params]
+    _, grads = at(0.0)
+    ours = sum(float((grad * along).sum()) for grad, along in zip(grads, direction, strict=True))
+    size = 1e-8  # layer norm of small numbers bends within a millionth
+    slope = (at(size)[0] - at(-size)[0]) / (2 * size)
+    assert ours == pytest.approx(slope, rel=1e-6)
+    first_order = classification.learner(MetaDR(inner_lr=0.1, first_order=True), module=module)
+    first_order.begin_domain(classification.domains[0].train, first=True)
+    other = sum(float((g * along).sum()) for g, along in zip(first_order.gradient()[1], direction, strict=True))
+    assert abs(other - slope) > 1e-4 * abs(slope), "or the second order would not have been tested"
+
+
+def test_only_passes_that_need_it_take_the_plain_form_of_attention(
+    classification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seen = [""], {}
+    attention = F.scaled_dot_product_attention
+
+    def watched(*arguments, **options):
+        seen.setdefault(now[0], set()).add(torch.backends.cuda.flash_sdp_enabled())
+        return attention(*arguments, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    learner = classification.learner(MetaDR(), EWC(), module=made("attention"))
+    logits = learner.network.logits
+
+    def told(x, params=None, *, role=None):
+        now[0] = role
+        return logits(x, params, role=role)
+
+    monkeypatch.setattr(learner.network, "logits", told)
+    classification.play(learner, num_domains=1, num_steps=1)
+    assert seen == {"clean": {True}, "inner": {False}, "recall": {True}, "adapt": {True}, "fisher": {False}}
+    assert torch.backends.cuda.flash_sdp_enabled(), "and it is put back"
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_vit"])
+def test_networks_of_timm_by_name(name: str, classification) -> None:
+    pytest.importorskip("timm", reason="timm is not installed: pip install metadr[timm]")
+    torch.manual_seed(0)
+    module = models.build(name, CLASSES)
+    domain = classification.domains[0]
+    larger = F.interpolate(domain.train.x, size=(160, 160))
+    split = Split(larger, domain.train.y).first(6)
+    learner = classification.learner(*parse_method("er+meta-dr", {}), module=module, batch_size=2)
+    learner.begin_domain(split, first=True)
+    (first,), finite = learner.steps(1).read()
+    learner.end_domain(Domain("red", split, split))
+    learner.begin_domain(split, first=False)
+    (second,), still = learner.steps(1).read()
+    assert finite and still and math.isfinite(first["meta-dr"]) and math.isfinite(second["loss"])

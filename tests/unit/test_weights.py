@@ -1,0 +1,208 @@
+"""Networks by name, and weights that they start from: ImageNet's, or a file's, which is part of a run's key."""
+
+import json
+import urllib.error
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from metadr import models
+from metadr.benchmarks import benchmark_of, make_recipe, prepare
+from metadr.errors import UserError
+from metadr.models import libraries
+from metadr.recipes import Row, Table
+from metadr.report.comparison import compare
+from metadr.report.records import read_records
+from metadr.run import run
+from metadr.store import RunDirectory, content_of, description, key_of, recipe_from_identity
+
+
+def tiny_state(num_classes: int = 10, seed: int = 1) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return models.build("tiny_resnet", num_classes).state_dict()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_file(tiny_state(), tmp_path / "weights.safetensors")
+    return tmp_path / "weights.safetensors"
+
+
+def tiny(file: Path | str | None, **fields):
+    return make_recipe("embedded", tiny=True, weights=None if file is None else str(file), **fields)
+
+
+def test_a_network_is_filled_with_all_of_a_file_that_fits(file: Path) -> None:
+    network = models.build("tiny_resnet", 10, str(file))
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, tiny_state()[name]), name
+
+
+def test_a_last_layer_of_other_classes_stays_as_it_was_drawn(file: Path) -> None:
+    torch.manual_seed(7)
+    drawn = models.build("tiny_resnet", 3).state_dict()
+    torch.manual_seed(7)
+    network = models.build("tiny_resnet", 3, str(file)).state_dict()
+    head = [name for name in network if name.startswith("4.")]
+    assert len(head) == 2 and all(torch.equal(network[name], drawn[name]) for name in head)
+    body = [name for name in network if name not in head]
+    assert all(torch.equal(network[name], tiny_state()[name]) for name in body)
+
+
+def test_files_of_other_libraries_have_no_counters_and_perhaps_no_last_layer(tmp_path: Path) -> None:
+    state = {name: value for name, value in tiny_state().items() if "num_batches" not in name and name[:2] != "4."}
+    save_file(state, tmp_path / "some.safetensors")
+    network = models.build("tiny_resnet", 10, str(tmp_path / "some.safetensors")).state_dict()
+    assert all(torch.equal(network[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda state: state.pop("0.body.0.weight"), "'0.body.0.weight' is missing"),
+        (lambda state: state.update({"0.body.0.weight": torch.zeros(4, 3, 1, 1)}), "is 4x3x1x1 instead of 4x3x3x3"),
+        (lambda state: state.update({"fc.weight": torch.zeros(2)}), "it has 'fc.weight', which the network has not"),
+    ],
+)
+def test_weights_of_another_network_are_refused(change, told: str, tmp_path: Path) -> None:
+    state = tiny_state()
+    change(state)
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=f"do not fit model 'tiny_resnet': .*{told}.* Choose the network"):
+        models.build("tiny_resnet", 10, str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda path: None,
+            r"Cannot read the weights .*: No such file or directory. Give --weights a safetensors file",
+        ),
+        (lambda path: path.mkdir(), "is a folder. Weights are one safetensors file"),
+        (lambda path: path.write_bytes(b"PK pickles"), "is no safetensors file .* safetensors.torch.save_file"),
+    ],
+)
+def test_what_is_no_file_of_weights_is_refused_before_anything_is_read(make, told: str, tmp_path: Path) -> None:
+    make(tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=told):
+        tiny(tmp_path / "w.safetensors")
+
+
+def test_the_key_is_of_the_content_and_not_of_the_name(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy.safetensors").write_bytes(file.read_bytes())
+    save_file(tiny_state(seed=2), tmp_path / "other.safetensors")
+    keys = [key_of(tiny(each), 0) for each in (file, tmp_path / "copy.safetensors", tmp_path / "other.safetensors")]
+    assert keys[0] == keys[1] != keys[2]
+    assert key_of(tiny(None), 0) not in keys
+    assert "weights" not in description(tiny(None))["training"], "the keys of older runs hold"
+    changed = tiny(file)
+    save_file(tiny_state(seed=3), file)
+    assert key_of(changed, 0) not in keys
+
+
+def test_runs_start_from_the_file_and_are_told_apart_and_found_again(
+    registered_toys, file: Path, tmp_path: Path
+) -> None:
+    recipes = {
+        each: make_recipe("toy-shapes", tiny=True, model="tiny_resnet", lr=1e-9, later_lr=1e-9, weights=each)
+        for each in (None, str(file))
+    }
+    results = {each: run(recipe, out=tmp_path / "runs", device="cpu") for each, recipe in recipes.items()}
+    file = str(file)
+    assert results[None].path != results[file].path
+    left = {each: RunDirectory.at(result.path, {}).checkpoints()[0] for each, result in results.items()}
+    for each, checkpoint in left.items():  # at that rate, training leaves them where they were
+        same = [
+            torch.allclose(load_file(checkpoint)[f"model/{name}"], value, atol=1e-6)
+            for name, value in tiny_state().items()
+            if name.endswith("body.0.weight")
+        ]
+        assert same == [each is not None] * 2
+    identity = json.loads((results[file].path / "recipe.json").read_text())
+    assert identity["training"]["weights"] == "file" and file not in json.dumps(identity)
+    again = recipe_from_identity(identity)
+    assert description(again) == description(recipes[file])
+    with pytest.raises(UserError, match=r"starts from weights in a file. Name it with --weights FILE"):
+        content_of(again)
+    made = compare(Table("demo", "one row", (Row("Naive", (again,)),)), read_records(tmp_path / "runs"))
+    assert [record.identity for record in made.records] == [identity]
+
+
+def test_no_imagenet_weights_for_a_network_of_the_project() -> None:
+    with pytest.raises(UserError, match=r"No ImageNet weights are published for model 'tiny_resnet'.*weights=none"):
+        tiny("imagenet")
+
+
+@pytest.fixture
+def no_internet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def refuse(*arguments, **options):
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("torch.hub.urlopen", refuse)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    libraries.imagenet_weights.cache_clear()
+
+
+def test_without_internet_one_sentence_before_a_run_begins(no_internet) -> None:
+    recipe = make_recipe("embedded", model="resnet18", weights="imagenet")
+    told = r"weights of model 'resnet18' cannot be downloaded \(.*no route to host.*\). Give a file with --weights FILE"
+    with pytest.raises(UserError, match=told):
+        prepare(recipe)
+
+
+def test_imagenet_weights_of_torchvision_are_read_as_tensors_after_their_checksum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torchvision.models import ResNet18_Weights
+
+    asked, state = [], models.build("resnet18", 1000).state_dict()
+
+    def get_state_dict(self, **options):
+        asked.append((self, options))
+        return state
+
+    monkeypatch.setattr(ResNet18_Weights, "get_state_dict", get_state_dict)
+    libraries.imagenet_weights.cache_clear()
+    network = models.build("resnet18", 7, "imagenet")
+    libraries.imagenet_weights.cache_clear()
+    ((chosen, options),) = asked
+    assert chosen is ResNet18_Weights.IMAGENET1K_V1
+    assert options["check_hash"] and options["weights_only"]
+    assert network.fc.weight.shape == (7, 512)
+    assert torch.equal(network.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
+
+
+def test_resnet50_v1_has_the_weights_of_resnet50_and_its_strides_elsewhere() -> None:
+    ours, theirs = models.build("resnet50_v1", 7), models.build("resnet50", 7)
+    assert {name: value.shape for name, value in ours.state_dict().items()} == {
+        name: value.shape for name, value in theirs.state_dict().items()
+    }
+    strides = {name: layer.stride for name, layer in ours.named_modules() if isinstance(layer, torch.nn.Conv2d)}
+    for stage in (2, 3, 4):
+        assert (strides[f"layer{stage}.0.conv1"], strides[f"layer{stage}.0.conv2"]) == ((2, 2), (1, 1))
+    twos = {name for name, stride in strides.items() if stride == (2, 2)}
+    assert twos == {"conv1", *(f"layer{n}.0.{name}" for n in (2, 3, 4) for name in ("conv1", "downsample.0"))}
+    with torch.no_grad():
+        assert ours.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 7)
+
+
+def test_names_of_both_libraries() -> None:
+    assert libraries.library_of("resnet18") == "torchvision"
+    assert libraries.library_of("nothing_of_the_kind") is None
+    with pytest.raises(UserError, match=r"No model 'resnet19'. Closest: 'resnet18'"):
+        models.check_model("resnet19")
+    pytest.importorskip("timm")
+    assert libraries.library_of("test_vit") == libraries.library_of("timm/resnet18") == "timm"
+    assert type(models.build("timm/resnet18", 3)) is not type(models.build("resnet18", 3))
+    assert benchmark_of(make_recipe("embedded", model="timm/resnet18")).name == "embedded"
+
+
+def test_without_timm_its_names_are_unknown_and_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    assert libraries.timm_names() == []
+    with pytest.raises(UserError, match=r"No model 'test_vit'.* 'pip install metadr\[timm\]"):
+        models.check_model("test_vit")
