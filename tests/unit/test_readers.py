@@ -151,6 +151,12 @@ def test_val_is_the_end_of_the_training_images(tmp_path: Path) -> None:
     whole = load(TINY["svhn"], TAKE, root=tmp_path).domain
     held = load(TINY["svhn"], dataclasses.replace(TAKE, num_val=5), root=tmp_path).domain
     assert held.val is not None and torch.equal(held.val.x, whole.train.x[25:]) and len(held.train.x) == 25
+    tested = load(TINY["svhn"], dataclasses.replace(TAKE, num_val=5, test_on="val"), root=tmp_path).domain
+    assert torch.equal(tested.train.x, held.train.x)
+    assert torch.equal(tested.test.x, held.val.x)
+    assert torch.equal(tested.test.y, held.val.y)
+    with pytest.raises(UserError, match="test_on=val tests on held-out training images, but num_val is 0"):
+        dataclasses.replace(TAKE, test_on="val")
     with pytest.raises(UserError, match=r"num_val must be below num_train, 30\. Got 30"):
         dataclasses.replace(TAKE, num_val=30)
 
@@ -493,6 +499,7 @@ def test_settings_of_the_digits_are_fields_of_a_recipe(monkeypatch: pytest.Monke
     assert whole == f"mnist {contents[0]}, mnist_m {contents[1]}"  # as it was before there were settings
     assert data(resize="lanczos", first="0", **{"digits.num_val": 0}) == whole
     assert data(num_val="3") == f"{whole}, 3 held out"
+    assert data(num_val="3", test_on="val") == f"{whole}, 3 held out, tested on these"
     for fields in ({"resize": "pad"}, {"first": 4}):
         changed = data(**fields)
         assert changed != whole and changed.endswith(f"mnist_m {contents[1]}")

@@ -33,7 +33,8 @@ def configure(decoding: Decoding) -> Benchmark:
     def fingerprint(order: tuple[str, ...]) -> str:
         """Of the pixels and labels of these domains alone: the others need not be there."""
         parts = [f"{domain} {content_of(domain, of(domain))[:16]}" for domain in sorted(order)]
-        return ", ".join([*parts, f"{decoding.num_val} held out"] if decoding.num_val else parts)
+        held = [f"{decoding.num_val} held out"] if decoding.num_val else []
+        return ", ".join([*parts, *held, *(["tested on these"] if decoding.test_on == "val" else [])])
 
     def prepare(order: tuple[str, ...], watch: Watch | None) -> Mapping[str, Found]:
         for domain in order:

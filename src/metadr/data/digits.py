@@ -95,12 +95,9 @@ def load(
     entry = _entry(source, decoding, root or data_root(), checked=checked, watch=watch)
     kept = decoding.num_train - decoding.num_val
     whole = Split(entry.tensors["train_x"], entry.tensors["train_y"])
-    domain = Domain(
-        source.name,
-        train=whole.first(kept),
-        test=Split(entry.tensors["test_x"], entry.tensors["test_y"]),
-        val=Split(whole.x[kept:], whole.y[kept:]) if decoding.num_val else None,
-    )
+    val = Split(whole.x[kept:], whole.y[kept:]) if decoding.num_val else None
+    test = Split(entry.tensors["test_x"], entry.tensors["test_y"])
+    domain = Domain(source.name, whole.first(kept), val if decoding.test_on == "val" and val else test, val)
     found = Counts(*entry.about["found"])
     origin = made_here(source, locate(source, (root or data_root()) / source.name))
     return Loaded(domain, Info(source.name, found, source.expected, entry.content, entry.path, origin))

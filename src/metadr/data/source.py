@@ -42,9 +42,12 @@ class Decoding:
     )
     num_train: int = setting(10_000, "training images taken", low=1)
     num_val: int = setting(0, "of these, the last so many are held out as val", low=0)
+    test_on: Literal["test", "val"] = setting("test", "images to test on: the test set, or val, to choose settings on")
 
     def __post_init__(self) -> None:
         check(self)
+        if self.test_on == "val" and not self.num_val:
+            raise UserError("test_on=val tests on held-out training images, but num_val is 0. Set it to 1000, say.")
         if self.num_val >= self.num_train:
             raise UserError(f"num_val must be below num_train, {self.num_train}. Got {self.num_val}. Hold out fewer.")
 

@@ -11,6 +11,7 @@ from metadr.recipes import (
     figure3,
     pacs_resnet50,
     precision,
+    strengths,
     table1,
     table2,
     table3,
@@ -44,6 +45,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "calibration3": calibration.one_term,
     "calibration4": calibration.from_mnist,
     "precision": precision.table,
+    "strengths": strengths.table,
     "pacs-resnet50": pacs_resnet50.table,
 }
 TABLES: dict[str, Callable[[bool], Table]] = {"demo": demo.table, "embedded": embedded.table, **COMPARED}
