@@ -197,6 +197,20 @@ def test_steps_do_not_wait_for_the_device(name, method, capture, toys):
     assert len(rows) == (5 if capture else 1)
 
 
+def test_steps_are_timed_on_the_device(toys):
+    """What the host does between launching and looking does not count."""
+    toy = toys.TOYS["classification"]
+    with held(toy):
+        learner = toy.learner(*parse_method("meta-dr"), device="cuda")
+        learner.begin_domain(toy.domains[0].train.to(torch.device("cuda")), first=True)
+        learner.steps(1).read()
+        taken = learner.steps(10)
+        time.sleep(0.5)
+        taken.read()
+    assert taken.seconds is not None
+    assert 0 < taken.seconds < 0.4
+
+
 # Parts and layers that cannot be recorded, or not be repeated.
 
 
