@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
