@@ -431,14 +431,18 @@ def test_checksums_tell_the_published_files_from_others(tmp_path: Path) -> None:
     write_mats(tmp_path / "svhn", "")
     assert {check.verdict for check in verify(TINY["svhn"], TAKE, root=tmp_path).files} == {"differs"}
     write_mats(tmp_path / "syn", "synth_")
-    assert {check.verdict for check in verify(TINY["syn"], TAKE, root=tmp_path).files} == {"no checksum published"}
+    assert {check.verdict for check in verify(TINY["syn"], TAKE, root=tmp_path).files} == {"differs"}
+    unknown = dataclasses.replace(TINY["syn"], files=())
+    assert {check.verdict for check in verify(unknown, TAKE, root=tmp_path).files} == {"no checksum published"}
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
 def test_sources_are_complete(source) -> None:
     assert source.title and source.about and source.licence and source.homepage.startswith("http")
     assert all(url.startswith(("https://", "http://ufldl.stanford.edu/")) for file in source.files for url in file.urls)
-    assert all(file.checksum is None or len(file.checksum) == len("md5:") + 32 for file in source.files)
+    lengths = {"md5": 32, "sha256": 64}
+    kinds = [file.checksum.split(":") for file in source.files if file.checksum]
+    assert all(len(digest) == lengths[kind] for kind, digest in kinds)
     for classes, size in zip((source.train_classes, source.test_classes), source.expected, strict=True):
         assert classes is None or (len(classes) == 10 and sum(classes) == size)
 

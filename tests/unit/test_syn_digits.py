@@ -160,7 +160,10 @@ def test_plans_keep_to_their_ranges(few: FontSet, variant: str) -> None:
         for a, b in touching:
             contrast = np.sqrt(np.mean((np.array(a, dtype=float) - b) ** 2))
             assert ranges.contrast[0] - 1e-9 <= contrast <= ranges.contrast[1] + 1e-9
-            assert ranges.channels[0] <= min(*a, *b) <= max(*a, *b) <= ranges.channels[1]
+            for colour in (a, b):
+                assert max(colour) - min(colour) <= 2 * ranges.tint + 1
+                assert max(0, ranges.grey[0] - ranges.tint) <= min(colour) + 1
+                assert max(colour) - 1 <= min(255, ranges.grey[1] + ranges.tint)
 
 
 # Files
@@ -332,6 +335,17 @@ def test_a_file_in_place_of_the_folder(few: FontSet, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Cannot write the folder"):
         build(file, fonts=few, counts={"train": 1, "test": 1})
     assert file.read_text() == "kept"
+
+
+def test_standard_images_have_the_statistics_of_the_released_ones() -> None:
+    """Means and deviations of their channels, as public code that normalises by them states."""
+    try:
+        found = fonts.find()
+    except UserError as error:
+        pytest.skip(f"the fonts extra is not installed: {error}")
+    pixels = render(1000, split="train", fonts=found)[0] / 255
+    assert np.allclose(pixels.mean((0, 1, 2)), (0.4717, 0.4729, 0.4749), atol=0.02)
+    assert np.allclose(pixels.std((0, 1, 2)), (0.3002, 0.2990, 0.3008), atol=0.01)
 
 
 # docs/syn.md

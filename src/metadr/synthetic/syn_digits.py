@@ -29,7 +29,7 @@ from metadr.errors import UserError, unknown
 from metadr.files import write_file
 from metadr.synthetic.fonts import FontSet, find
 
-REVISION: int = 1
+REVISION: int = 2
 """Part of the fingerprint of the data: raise it when any pixel or label changes."""
 
 Split = Literal["train", "test"]
@@ -61,7 +61,8 @@ class Ranges(NamedTuple):
     shift: float  # of the centre digit from the middle, at most, pixels along each axis
     degrees: float  # of rotation, at most, either way
     gap: Range  # between neighbouring digits, as a part of the height
-    channels: Range  # of each colour, levels of 0 to 255
+    grey: Range  # of each colour, the level of 0 to 255 that its channels lie around
+    tint: float  # of a channel from that level, at most, either way
     contrast: Range  # between two colours that touch: root of the mean squared difference of their channels
     outlined: float  # share of numbers with an outline in a third colour
     outline: Range  # its width, pixels
@@ -76,9 +77,10 @@ RANGES: dict[Variant, Ranges] = {
         shift=1,
         degrees=5,
         gap=(0.1, 0.25),
-        channels=(0, 255),
-        contrast=(90, 200),
-        outlined=0.15,
+        grey=(0, 255),
+        tint=40,
+        contrast=(140, 255),
+        outlined=0.1,
         outline=(0.7, 1.2),
         blur=(0, 0.7),
     ),
@@ -87,13 +89,14 @@ RANGES: dict[Variant, Ranges] = {
         height=(20, 28),
         stretch=(0.8, 1.2),
         shift=2.5,
-        degrees=20,
+        degrees=15,
         gap=(0.03, 0.2),
-        channels=(20, 235),
-        contrast=(35, 140),
-        outlined=0.35,
+        grey=(0, 240),
+        tint=40,
+        contrast=(115, 255),
+        outlined=0.2,
         outline=(0.7, 1.8),
-        blur=(0, 1.5),
+        blur=(0, 1.2),
     ),
     "hard": Ranges(
         digits=(0.1, 0.35, 0.55),
@@ -102,7 +105,8 @@ RANGES: dict[Variant, Ranges] = {
         shift=3.5,
         degrees=30,
         gap=(-0.02, 0.12),
-        channels=(20, 235),
+        grey=(20, 235),
+        tint=120,
         contrast=(20, 80),
         outlined=0.5,
         outline=(0.7, 2.2),
@@ -246,8 +250,7 @@ def plan(label: int, random: Random, ranges: Ranges, num_fonts: int) -> Plan:
     shift = within(-ranges.shift, ranges.shift), within(-ranges.shift, ranges.shift)
     degrees, gap = within(-ranges.degrees, ranges.degrees), within(*ranges.gap)
     outlined, outline, blur = next(u) < ranges.outlined, within(*ranges.outline), within(*ranges.blur)
-    ground = _colour(random, ranges)
-    ink = _colour_apart(ground, random, ranges)
+    ground, ink = _colours_apart(random, ranges)
     return Plan(
         label=label,
         left=left if three or (two and side) else None,
@@ -335,18 +338,33 @@ def _random(seed: int, split: Split, *meaning: str | int) -> Random:
 
 
 def _colour(random: Random, ranges: Ranges) -> Colour:
-    low, high = ranges.channels
-    red, green, blue = (int(low + (high + 1 - low) * u) for u in random.random(3).tolist())
+    low, high = ranges.grey
+    level, *tints = random.random(4).tolist()
+    around = low + (high - low) * level
+    red, green, blue = (round(min(255.0, max(0.0, around + ranges.tint * (2 * u - 1)))) for u in tints)
     return red, green, blue
 
 
+def _colours_apart(random: Random, ranges: Ranges) -> tuple[Colour, Colour]:
+    """Two colours that touch, both drawn anew until they differ enough: few have a partner far from a middle grey."""
+    while True:
+        one = _colour(random, ranges)
+        other = _colour(random, ranges)
+        if _are_apart(one, other, ranges):
+            return one, other
+
+
 def _colour_apart(other: Colour, random: Random, ranges: Ranges) -> Colour:
-    """A colour that differs from another by an amount within the contrast. Every colour has many: the loop ends."""
-    low, high = ranges.contrast
+    """A colour apart from one that has a partner already: there are more, so the loop ends."""
     while True:
         colour = _colour(random, ranges)
-        if low <= math.dist(colour, other) / math.sqrt(3) <= high:
+        if _are_apart(colour, other, ranges):
             return colour
+
+
+def _are_apart(one: Colour, other: Colour, ranges: Ranges) -> bool:
+    low, high = ranges.contrast
+    return low <= math.dist(one, other) / math.sqrt(3) <= high
 
 
 @cache
