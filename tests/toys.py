@@ -17,8 +17,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from metadr import benchmarks, models
-from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Role, Split, Task, Training
+from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.learner import Learner, stream_seed
+from metadr.training import Role
 
 SIDE = 16
 IGNORED = 255

@@ -14,7 +14,8 @@ class Resident:
 
     def __init__(self, domain: Domain, device: torch.device) -> None:
         self.fingerprint = domain.fingerprint()
-        self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device))
+        val = domain.val and domain.val.to(device)
+        self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device), val=val)
 
 
 _RESIDENTS: WeakValueDictionary[tuple[object, ...], Resident] = WeakValueDictionary()  # as long as a run holds them
@@ -51,7 +52,10 @@ def _read(recipe: Recipe, name: str) -> Domain:
             f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
             "Its load(name) must return the domain of that name."
         )
-    return benchmark.task.check(domain._replace(train=domain.train.first(limit), test=domain.test.first(limit)))
+    val = domain.val and domain.val.first(limit)
+    return benchmark.task.check(
+        domain._replace(train=domain.train.first(limit), test=domain.test.first(limit), val=val)
+    )
 
 
 def _check_mixed(recipe: Recipe, domains: list[Domain]) -> None:

@@ -1,6 +1,6 @@
 """Scores: exact counts per domain, and what a whole sequence comes to, each defined once."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,10 +8,14 @@ from torch import Tensor
 from metadr.core import Split, Task
 from metadr.engine.network import Network
 
+BATCH, PIXELS = 500, 1 << 22  # images, and pixels, that are tested at once: at 1242x375 nine of them
+
 
 @torch.no_grad()
-def confusion(network: Network, split: Split, *, batch_size: int = 500) -> Tensor:
+def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
+    if batch_size is None:
+        batch_size = max(1, min(BATCH, PIXELS // split.x[0, 0].numel()))
     total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=split.x.device)
     for start in range(0, split.num_images, batch_size):
         rows = slice(start, start + batch_size)
@@ -21,13 +25,27 @@ def confusion(network: Network, split: Split, *, batch_size: int = 500) -> Tenso
 
 def score(task: Task, counts: Tensor) -> float:
     """The task's score in percent: accuracy, or mean IoU over the classes that occur in the split."""
-    counts = counts.double()
-    hits = counts.diagonal()
     if task.score == "accuracy":
-        return float(100 * hits.sum() / counts.sum())
-    present = counts.sum(1) > 0
-    union = counts.sum(0) + counts.sum(1) - hits
-    return float(100 * (hits[present] / union[present]).mean())
+        return float(100 * counts.diagonal().sum().double() / counts.sum())
+    return float(100 * _ious(counts).nanmean())
+
+
+def details(task: Task, counts: Tensor) -> dict[str, Any]:
+    """What a row keeps beside the score of masks, as JSON: `counts`, the IoU of each class in percent (none for one
+    that does not occur), and `micro`, that of all classes together."""
+    if not task.on_masks:
+        return {}
+    hits, pixels = int(counts.diagonal().sum()), int(counts.sum())
+    classes = [None if iou != iou else 100 * iou for iou in _ious(counts).tolist()]
+    # Every wrong pixel is in two unions: that of its true class and that of the predicted one.
+    return {"micro": 100 * hits / (2 * pixels - hits), "iou": classes, "confusion": counts.tolist()}
+
+
+def _ious(counts: Tensor) -> Tensor:
+    """Hits / (true + predicted - hits) of each class; not a number where a class has no true pixel."""
+    hits = counts.diagonal().double()
+    union = counts.sum(0) + counts.sum(1) - counts.diagonal()
+    return torch.where(counts.sum(1) > 0, hits / union, torch.nan)
 
 
 class Summary(NamedTuple):

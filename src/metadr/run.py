@@ -11,13 +11,14 @@ import torch
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
+from metadr.best_epoch import Best, BestEpoch
 from metadr.core import Batch, Domain, Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, prepare_process
 from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, confusion, score, summarise
+from metadr.evaluate import Summary, confusion, details, score, summarise
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
@@ -182,11 +183,16 @@ class _Sequence:
         with torch.random.fork_rng(devices=[]):
             # The CPU's stream alone: torch.manual_seed would move the caller's on GPUs too.
             torch.default_generator.manual_seed(stream_seed(seed, "init"))
-            module = models.build(self.training.model, self.task.num_classes)
+            module = models.build(self.training.model, self.task.num_classes, self.training.weights)
         check_fit(self.training, Network(module, self.task), self.tested)
         self.learner = Learner(recipe, self.training, self.task, module, seed=seed, device=device, capture=capture)
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
+        self.steps = [
+            self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
+            for stage in range(len(self.domains))
+        ]
+        self.epochs: BestEpoch | None = None
         self._launched = 0  # steps of this domain that are on their way; `step` of them are known to be sound
         self._chunk = CHUNK
         self._resumed_at = self._saved_at = time.monotonic()
@@ -195,14 +201,16 @@ class _Sequence:
         self._resume_or_start()
         while self.stage < len(self.domains):
             yield from self._train()
+            if self.epochs is not None:
+                self.epochs.restore()
             self.learner.end_domain(self.domains[self.stage])
             self._test(after=self.domains[self.stage].name)
-            self.stage, self.step = self.stage + 1, 0
+            self.stage, self.step, self.epochs = self.stage + 1, 0, None
             if self.stage < len(self.domains):
                 self._begin()
             self._save()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
-        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2)})
+        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), "steps": sum(self.steps)})
 
     def _train(self) -> Generator[Progress, None, None]:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
@@ -211,7 +219,8 @@ class _Sequence:
         taken = self._launch()
         while taken is not None:
             due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
-            ahead = self._launch() if self.device.type == "cuda" and not due else None
+            wait = due or (self.epochs is not None and self.epochs.ended(self._launched))  # the network is needed now
+            ahead = self._launch() if self.device.type == "cuda" and not wait else None
             terms = self._look(taken)
             rate = (self.step - first) / (time.monotonic() - started)
             if self.device.type == "cuda":
@@ -228,18 +237,20 @@ class _Sequence:
             taken = ahead or self._launch()
 
     def _launch(self) -> Taken | None:
-        num_steps = min(self._chunk, self.training.steps - self._launched)
+        num_steps = min(self._chunk, self.steps[self.stage] - self._launched)
+        if self.epochs is not None:
+            num_steps = min(num_steps, self.epochs.steps_left(self._launched))
         self._launched += num_steps
         return self.learner.steps(num_steps) if num_steps else None
 
     def _progress(self, terms: dict[str, float], rate: float) -> Progress:
-        left = (len(self.domains) - self.stage) * self.training.steps - self.step
+        left = sum(self.steps[self.stage :]) - self.step
         return Progress(
             domain=self.domains[self.stage].name,
             stage=self.stage,
             num_stages=len(self.domains),
             step=self.step,
-            num_steps=self.training.steps,
+            num_steps=self.steps[self.stage],
             terms=terms,
             steps_per_second=rate,
             seconds_left=left / rate,
@@ -254,6 +265,8 @@ class _Sequence:
         if not finite:
             raise self._lost("The weights are no longer finite after", len(steps))
         self.step += len(steps)
+        if self.epochs is not None and self.epochs.ended(self.step):
+            self.epochs.look(self.step)
         return steps[-1]
 
     def _lost(self, what: str, offset: int) -> UserError:
@@ -278,7 +291,8 @@ class _Sequence:
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         if self.stage < len(self.domains):
-            self._begin()
+            best = checkpoint.position.get("best")
+            self._begin(Best(*best) if best else None)
             self.learner.load(checkpoint.tensors)
         self.directory.write("rows.json", self.rows)
 
@@ -295,21 +309,26 @@ class _Sequence:
                 "Restore them (or the libraries that render them), or use another --out."
             )
 
-    def _begin(self) -> None:
+    def _begin(self, best: Best | None = None) -> None:
         """Hand the learner what it may train on at this stage."""
-        visible = {
-            "current": self.domains[self.stage : self.stage + 1],
-            "so_far": self.domains[: self.stage + 1],
-            "all": self.domains,
-        }[self.recipe.access]
+        visible = self._visible(self.stage)
         self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=self.stage == 0)
+        if self.training.kept_epoch == "best":
+            self.epochs = BestEpoch(self.learner, visible, best)
+
+    def _visible(self, stage: int) -> list[Domain]:
+        """The domains whose data may be seen at a stage."""
+        seen = {"current": slice(stage, stage + 1), "so_far": slice(stage + 1), "all": slice(None)}
+        return self.domains[seen[self.recipe.access]]
 
     def _test(self, *, after: str) -> None:
         """Test on all domains, seen and unseen."""
         for domain in self.tested:
-            value = score(self.task, confusion(self.learner.network, domain.test))
-            row = {"after": after, "on": domain.name, "metric": self.task.score, "value": value}
-            self.rows.append({**row, "images": domain.test.num_images})
+            counts = confusion(self.learner.network, domain.test)
+            row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
+            row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
+            best = self.epochs and self.epochs.found
+            self.rows.append({**row, "epoch": best.epoch} if best else row)
 
     def _save(self) -> None:
         position = {
@@ -319,6 +338,7 @@ class _Sequence:
             "seconds": round(self._elapsed(), 2),
             "device": self.device.type,
             "data": self.data,
+            **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self.learner.state()))
         self.directory.write("rows.json", self.rows)

@@ -15,6 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError, unknown
@@ -26,7 +27,17 @@ log = logging.getLogger("metadr")
 
 FORMAT = 1  # of the files below; part of the key
 # Fields of Training that older runs do not have, with the value that they ran with: so their keys still hold.
-LATER_FIELDS = (("precision", "fp32"), ("deterministic", True))
+LATER_FIELDS = (
+    ("precision", "fp32"),
+    ("deterministic", True),
+    ("weights", "none"),
+    ("epochs", None),
+    ("later_epochs", None),
+    ("kept_epoch", "last"),
+    ("sampling", "uniform"),
+    ("mirror", False),
+    ("loss", "cross_entropy"),
+)
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
@@ -36,7 +47,14 @@ class Busy(UserError):
 
 def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
     """All that decides a run's result, as JSON: equal identities are the same experiment."""
-    return {**description(recipe), "data": benchmark_of(recipe).fingerprint_of(recipe.domains), "seed": seed}
+    return {**description(recipe), "data": data_of(recipe), "seed": seed}
+
+
+def data_of(recipe: Recipe) -> str:
+    """All that a run reads: its domains and, where they are not drawn, the weights that it begins with."""
+    training = training_of(recipe)
+    domains = benchmark_of(recipe).fingerprint_of(recipe.domains)
+    return ", ".join(filter(None, (domains, models.weights_of(training.model, training.weights))))
 
 
 def description(recipe: Recipe) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from metadr import models
-from metadr.benchmarks import benchmark_of, training_of
+from metadr.benchmarks import benchmark_of, steps_of, training_of
 from metadr.core import Benchmark, Domain, Found, Recipe
 from metadr.domains import read_domains
 from metadr.engine.ground import Ground
@@ -47,11 +47,13 @@ class Cost(NamedTuple):
     end_seconds: float
     """What parts do at the ends of domains."""
     test_seconds: float
-    steps: int
+    steps: tuple[int, ...]
+    """So many of them at each."""
 
     @property
     def seconds(self) -> float:
-        return self.steps * sum(self.step_seconds) + self.end_seconds + self.test_seconds
+        steps = sum(count * seconds for count, seconds in zip(self.steps, self.step_seconds, strict=True))
+        return steps + self.end_seconds + self.test_seconds
 
 
 class Survey(NamedTuple):
@@ -110,7 +112,7 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
     """Go through the sequence with a few steps a domain: with memories and anchors steps take longer than without."""
     training = training_of(recipe)
     with torch.random.fork_rng(devices=[]):
-        module = models.build(training.model, benchmark.task.num_classes)
+        module = models.build(training.model, benchmark.task.num_classes, training.weights)
     used = [
         domain._replace(train=domain.train.first(training.limit), test=domain.test.first(training.limit))
         for domain in whole
@@ -137,7 +139,7 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         step_seconds=tuple(steps),
         end_seconds=ends,
         test_seconds=tests * (len(steps) + 1),
-        steps=training.steps,
+        steps=steps_of(recipe),
     )
 
 

@@ -11,14 +11,15 @@ ROOT = Path(metadr.__file__).parent
 # A module may import from its own package and from the rows above its own, never from its own row or below.
 LAYERS = [
     ["errors"],
-    ["settings", "files", "images", "progress"],
+    ["settings", "files", "images", "progress", "vkitti2_classes"],
+    ["training"],
     ["core"],
     ["transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
     ["benchmarks"],
     ["engine", "recipes"],
     ["evaluate"],
-    ["store", "provenance", "domains"],
+    ["store", "provenance", "domains", "best_epoch"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],

@@ -1,6 +1,8 @@
 """Benchmarks by name, and recipes made from names: `embedded/p1` with `ewc+dr`."""
 
 import dataclasses
+import itertools
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +57,18 @@ def training_of(recipe: Recipe) -> Training:
         if name not in settings.names(Training):
             raise unknown("field", name, settings.names(Training), within=" in Training")
     return dataclasses.replace(benchmark_of(recipe).training, **differences)
+
+
+def steps_of(recipe: Recipe) -> tuple[int, ...]:
+    """Gradient steps at each domain of a recipe; where epochs count, its data say how many these are."""
+    training, benchmark = training_of(recipe), benchmark_of(recipe)
+    if training.epochs is None:
+        return (training.steps,) * len(recipe.order)
+    count = benchmark.num_train or (lambda name: benchmark.load(name).train.num_images)
+    images = [min(count(name), training.limit or sys.maxsize) for name in recipe.order]
+    stages = range(len(images))
+    seen = {"current": images, "so_far": list(itertools.accumulate(images)), "all": [sum(images)] * len(images)}
+    return tuple(training.steps_on(seen[recipe.access][stage], first=stage == 0) for stage in stages)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:

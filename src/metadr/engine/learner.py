@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
+from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.network import Network
 
@@ -70,10 +71,15 @@ class Learner:
             scaling=training.scaling,
             batch_norm=training.batch_norm,
             precision=training.precision,
+            loss=training.loss,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]
         self.streams = {name: self._stream(name) for name in names}
+        if training.sampling == "shuffled":
+            self.streams["shuffle"] = self._stream("shuffle")
+        self._turns: Turns | None = None  # of outer batches, where they are not drawn
+        self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
@@ -86,7 +92,10 @@ class Learner:
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
         lr = self.training.lr if first else self.training.later_lr
+        self.best = {}
         if self._overwritten_by(train):
+            if self._turns is not None:
+                self._turns.restart()
             for slots in self.optimizer.state.values():
                 for value in slots.values():
                     value.zero_()
@@ -95,6 +104,9 @@ class Learner:
         self._captured = None
         # Recorded steps read the same tensors again: a copy, since others may read the original.
         self._train = Split(train.x.clone(), train.y.clone()) if self._capturing else train
+        if self.training.sampling == "shuffled":
+            epoch = self.training.epoch_steps(train.num_images)
+            self._turns = Turns(train.num_images, epoch, self.training.batch_size, self.streams["shuffle"])
         self.optimizer = self._new_optimizer(lr)
 
     def steps(self, num_steps: int) -> Taken:
@@ -102,6 +114,8 @@ class Learner:
         if num_steps > LOOK_EVERY:
             raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
         for _ in range(num_steps):
+            if self._turns is not None:
+                self._turns.next_step()
             if self._captured is not None:
                 self._captured.replay()
                 continue
@@ -109,7 +123,7 @@ class Learner:
                 self._logged_step()
                 if self._capturing:
                     self._read = self._readable(self._train)
-                    self._captured = Captured(self._logged_step, [*self.streams.values(), self._layers_rng])
+                    self._captured = Captured(self._logged_step, self._drawn_from())
         return self._log.taken(num_steps, list(self.network.params.values()))
 
     def step(self) -> Terms:
@@ -125,9 +139,9 @@ class Learner:
         """The loss of the viewed batch plus every part's penalty, and its gradient through every part."""
         parts = self.recipe.method
         contexts = {part.name: self._context(part) for part in parts}
-        raw = self._train.sample(self.training.batch_size, self.streams["outer"])
+        raw = self._outer_batch()
         for part in parts:
-            raw = part.extend(raw, contexts[part.name])
+            raw = self._extended(raw, part, contexts[part.name])
         batch = raw
         for part in parts:
             batch = part.view(batch, contexts[part.name])
@@ -165,6 +179,9 @@ class Learner:
             tensors[f"stream/{name}"] = rng.get_state()
         tensors["stream_of_layers"] = self._layers_rng.get_state()
         tensors |= _named("part", self.part_state)
+        tensors |= {f"best/{name}": value for name, value in self.best.items()}
+        if self._turns is not None:
+            tensors |= {f"turns/{name}": value for name, value in self._turns.state().items()}
         for index, batch in enumerate(self.memory.batches):
             tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
         return tensors
@@ -185,6 +202,9 @@ class Learner:
             name: {key: value.to(self.device) for key, value in _below(tensors, f"part/{name}/").items()}
             for name in self.part_state
         }
+        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
+        if self._turns is not None:
+            self._turns.load(_below(tensors, "turns/"))
         stored = _below(tensors, "memory/")
         self.memory = Memory(self.memory.room)
         for number in range(len(stored) // 2):
@@ -194,9 +214,9 @@ class Learner:
         own = self.streams[part.name]
 
         def draw(*, replay: bool = True) -> Batch:
-            batch = self._train.sample(self.training.batch_size, own)
+            batch = self._mirrored(self._train.sample(self.training.batch_size, own), own)
             for other in self.recipe.method if replay else ():
-                batch = other.extend(batch, self._context(other)._replace(rng=own))
+                batch = self._extended(batch, other, self._context(other)._replace(rng=own))
             return batch
 
         def view(batch: Batch) -> Batch:
@@ -216,6 +236,28 @@ class Learner:
             task=self.task,
             batch_size=self.training.batch_size,
         )
+
+    def _outer_batch(self) -> Batch:
+        rng = self.streams["outer"]
+        if self._turns is None:
+            return self._mirrored(self._train.sample(self.training.batch_size, rng), rng)
+        rows = self._turns.rows()
+        return self._mirrored(Batch(self._train.x[rows], self._train.y[rows]), rng)
+
+    def _mirrored(self, batch: Batch, rng: torch.Generator) -> Batch:
+        return mirrored(batch, rng, masks=self.task.on_masks) if self.training.mirror else batch
+
+    def _extended(self, batch: Batch, part: Part, ctx: Context) -> Batch:
+        """A batch with the rows that a part adds; only those are mirrored here, by the part's own stream."""
+        longer, new = part.extend(batch, ctx), len(batch.x)
+        if not self.training.mirror or len(longer.x) == new:
+            return longer
+        added = self._mirrored(Batch(longer.x[new:], longer.y[new:]), ctx.rng)
+        return longer._replace(x=torch.cat((longer.x[:new], added.x)), y=torch.cat((longer.y[:new], added.y)))
+
+    def _drawn_from(self) -> list[torch.Generator]:
+        """The streams that a step draws from; an epoch is shuffled between two steps."""
+        return [*(rng for name, rng in self.streams.items() if name != "shuffle"), self._layers_rng]
 
     def _logged_step(self) -> None:
         self._log.write(self.step())

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metadr.core import STATISTICS_ORDER, Batch, Params, Role, Task, statistics_passes
+from metadr.core import Batch, Params, Task
 from metadr.engine.layers import BatchNorms, trimmed
+from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -28,9 +29,11 @@ class Network:
         scaling: str = "unit",
         batch_norm: str = "clean",
         precision: str = "fp32",
+        loss: Loss = "cross_entropy",
     ) -> None:
         self.module = module
         self.task = task
+        self._loss = loss
         self.moving = statistics_passes(batch_norm)
         named = dict(module.named_parameters())
         self.params: Params = {name: value for name, value in named.items() if value.requires_grad}
@@ -64,7 +67,7 @@ class Network:
         return logits
 
     def loss(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
-        return self.task.loss(self.logits(batch.x, params, role=role), batch.y)
+        return self.task.loss(self.logits(batch.x, params, role=role), batch.y, self._loss)
 
     @torch.no_grad()
     def settle(self) -> None:

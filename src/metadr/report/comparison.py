@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from metadr.benchmarks import benchmark_of
+from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
-from metadr.store import description
+from metadr.store import data_of, description
 
 DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
 MISSING = "missing"
@@ -123,13 +123,16 @@ def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple
 def _data(found: dict[Recipe, list[Record]]) -> set[str]:
     """The data that a table's runs are of. Where there are several, those that are here decide."""
     kept = set()
-    for domains in {tuple(sorted(recipe.domains)) for recipe in found}:
-        of_these = {recipe: those for recipe, those in found.items() if tuple(sorted(recipe.domains)) == domains}
+    alike: dict[tuple[object, ...], dict[Recipe, list[Record]]] = {}  # recipes that read the same
+    for recipe, those in found.items():
+        training = training_of(recipe)
+        read = (*sorted(recipe.domains), training.weights != "none" and training.model, training.weights)
+        alike.setdefault(read, {})[recipe] = those
+    for of_these in alike.values():
         kinds = {record.identity["data"] for those in of_these.values() for record in those}
         if len(kinds) > 1:
-            recipe = next(iter(of_these))
             try:
-                kinds = {benchmark_of(recipe).fingerprint_of(recipe.domains)}
+                kinds = {data_of(next(iter(of_these)))}
             except UserError as error:
                 raise UserError(
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "

@@ -19,7 +19,7 @@ from metadr.store import LATER_FIELDS
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
 # How a run computes, which is no part of what a claim compares; both runs of a pair have the same.
-FREE_FIELDS = tuple(name for name, _ in LATER_FIELDS)
+FREE_FIELDS = ("precision", "deterministic")
 
 
 class Verdict(NamedTuple):
