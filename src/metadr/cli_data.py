@@ -12,8 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from metadr.data import obtain
-from metadr.data.digits import SOURCES, Status, get_source, status, verify
+from metadr.data.digits import Status, status
 from metadr.data.fetch import Download
+from metadr.data.sets import NAMES, DataSet, get_data_set
 from metadr.data.source import data_root, in_words
 from metadr.display import working
 from metadr.errors import UserError
@@ -27,21 +28,21 @@ app = typer.Typer(
 )
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
-Name = Annotated[str, typer.Argument(help=f"of {', '.join(SOURCES)}")]
-SomeName = Annotated[str | None, typer.Argument(help=f"of {', '.join(SOURCES)}; all of them if left out")]
+Name = Annotated[str, typer.Argument(help=f"of {', '.join(NAMES)}")]
+SomeName = Annotated[str | None, typer.Argument(help=f"of {', '.join(NAMES)}; all of them if left out")]
 
 
 @app.command("status")
 def status_(name: SomeName = None) -> None:
     """Say which data sets are there, complete or in part."""
-    _print_standing([status(each) for each in _named(name)])
+    _print_standing([each.status() for each in _named(name)])
 
 
 @app.command("fetch")
 def fetch_(name: Name) -> None:
     """Download a data set from its publisher; a broken download goes on where it stopped."""
     with _downloads() as bars:
-        now = obtain.download(name, watch=bars)
+        now = get_data_set(name).download(watch=bars)
     _print_standing([now])
 
 
@@ -49,7 +50,7 @@ def fetch_(name: Name) -> None:
 def import_(name: Name, place: Annotated[Path, typer.Argument(help="a folder or an archive that holds it")]) -> None:
     """Take a data set from a folder or an archive, in any layout it is found in."""
     with working(console) as watch:
-        now = obtain.bring(name, place, watch=watch)
+        now = get_data_set(name).bring(place, watch=watch)
     _print_standing([now])
 
 
@@ -83,7 +84,7 @@ def build(
             now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
         _print_standing([now])
     else:
-        instead = f"Try 'metadr data fetch {known_as}'." if known_as in SOURCES else "Name one of them."
+        instead = f"Try 'metadr data fetch {known_as}'." if known_as in NAMES else "Name one of them."
         raise UserError(f"'{name}' cannot be built; only syn and mnist_m can. {instead}")
 
 
@@ -91,7 +92,7 @@ def build(
 def verify_(name: SomeName = None) -> None:
     """Read every byte: checksums, images, labels, images per class. Exits with 1 if anything is wrong."""
     with working(console) as watch:
-        checked = [verify(each, watch=watch) for each in _named(name)]
+        checked = [each.verify(watch=watch) for each in _named(name)]
     _print_standing([each.status for each in checked])
     for each in checked:
         for file in each.files:
@@ -102,8 +103,8 @@ def verify_(name: SomeName = None) -> None:
         raise typer.Exit(1)
 
 
-def _named(name: str | None) -> list[str]:
-    return list(SOURCES) if name is None else [get_source(name).name]
+def _named(name: str | None) -> list[DataSet]:
+    return [get_data_set(each) for each in (NAMES if name is None else (name,))]
 
 
 def _print_standing(standings: list[Status]) -> None:

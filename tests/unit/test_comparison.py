@@ -150,12 +150,11 @@ def test_runs_on_other_data_are_told_apart_by_the_data_that_are_here(
     table = table3.with_seeds(1)
     runs = [finished(naive, value=50.0, data="digits 1"), finished(recall, value=60.0, data="digits 2")]
 
-    class Here:
-        def fingerprint_of(self, domains: tuple[str, ...]) -> str:
-            assert set(domains) == set(PLACES)
-            return "digits 2"
+    def here(recipe: Recipe) -> str:
+        assert set(recipe.domains) == set(PLACES)
+        return "digits 2"
 
-    monkeypatch.setattr("metadr.report.comparison.benchmark_of", lambda recipe: Here())
+    monkeypatch.setattr("metadr.report.comparison.data_of", here)
     made = compare(table, runs)
     assert made.cells["neither", "MNIST"].ours == MISSING
     assert made.cells["recall", "MNIST"].ours == "60.0 (1)"
@@ -165,7 +164,7 @@ def test_runs_on_other_data_are_told_apart_by_the_data_that_are_here(
     def nowhere(recipe: Recipe) -> Any:
         raise UserError("mnist is missing")
 
-    monkeypatch.setattr("metadr.report.comparison.benchmark_of", nowhere)
+    monkeypatch.setattr("metadr.report.comparison.data_of", nowhere)
     with pytest.raises(UserError, match=r"runs on 2 versions of the data \(digits 1; digits 2\).*mnist is missing"):
         compare(table, runs)
     assert compare(table, runs[:1]).cells["neither", "MNIST"].ours == "50.0 (1)"

@@ -10,12 +10,13 @@ from metadr import models, settings
 from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
 from metadr.benchmarks.folder import FOLDER
+from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 from metadr.progress import Watch
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, FOLDER)}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, VKITTI2, VKITTI2_RENDERED, FOLDER)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")

@@ -52,7 +52,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     name, given = source.name, place
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
-    with _workplace(root) as work:
+    with workplace(root) as work:
         if place.is_file():
             if not is_archive(place):
                 raise UserError(
@@ -85,7 +85,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
         record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
         if record.is_file():
             shutil.copy2(record, copy / record.name)
-        _replace(copy, root / name)
+        replace_folder(copy, root / name)
     now = status(source, root=root)
     return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
 
@@ -100,7 +100,7 @@ def build_mnist_m(
 ) -> Status:
     """Blend MNIST with photographs, and write it in the layout of the release: PNG files and lists of labels."""
     root = root or data_root()
-    with _workplace(root) as work:
+    with workplace(root) as work:
         files = locate(MNIST, root / MNIST.name)
         source, place = get_source("mnist_m"), root / "mnist_m"
         there = find(source, place) if place.exists() else {}
@@ -126,12 +126,12 @@ def build_mnist_m(
             (copy / f"mnist_m_{split}_labels.txt").write_text("".join(lines))
         record = {"what": "MNIST blended over other photographs by the recipe of MNIST-M; not its files", "seed": seed}
         (copy / "mnist_m.json").write_text(json.dumps(record, indent=1) + "\n")
-        _replace(copy, place)
+        replace_folder(copy, place)
     return status("mnist_m", root=root)
 
 
 @contextmanager
-def _workplace(root: Path) -> Iterator[Path]:
+def workplace(root: Path) -> Iterator[Path]:
     """A folder beside the data sets, on the same disk, that is gone at the end; after a kill, at the next attempt."""
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def _remove_leftovers(root: Path) -> None:
             lock.unlink()
 
 
-def _replace(new: Path, place: Path) -> None:
+def replace_folder(new: Path, place: Path) -> None:
     """Put a folder in its place; the old one is moved aside first and put back if that fails."""
     old = new.with_name(f"old-{place.name}")
     if place.exists():

@@ -24,6 +24,8 @@ class Table(NamedTuple):
     about: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    beside: str = ""
+    """The paper's table that its numbers stand beside, where that has another name."""
 
     @property
     def seeds_of(self) -> dict[Recipe, int]:

@@ -16,6 +16,15 @@ from metadr.report.tables import spread
 from metadr.store import data_of, description
 
 DOMAIN_TITLES = {"mnist": "MNIST", "mnist_m": "MNIST-M", "syn": "SYN", "svhn": "SVHN"}
+# A domain of Virtual KITTI 2 is known by its condition; the paper has two names for one of them.
+CONDITION_TITLES = {
+    "clone": ("Clean", "Clone"),
+    "fog": ("Foggy",),
+    "overcast": ("Cloudy",),
+    "rain": ("Rainy",),
+    "sunset": ("Sunset",),
+    "morning": ("Morning",),
+}
 MISSING = "missing"
 Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
 
@@ -84,22 +93,32 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
     """
     runs, notes = _matching(table, list(records), published)
     cells: dict[tuple[str, str], Cell] = {}
+    published_as = table.beside or table.name
     for row in table.rows:
-        found = [
-            runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
-        ]
         wanted = len(row.recipes) * row.seeds
-        for column, domain in _columns(table.name, row).items():
-            values = tuple(record.final(domain) for record in found)
-            cells[row.title, column] = Cell(values, wanted, PAPER.get(table.name, {}).get((row.title, column)), ddof)
-    columns = columns_of(table.name) or list(dict.fromkeys(column for _, column in cells))
+        values: dict[str, list[float]] = {}
+        for recipe in row.recipes:
+            for column, domain in _columns(published_as, row, recipe).items():
+                found = [runs[recipe][seed] for seed in range(row.seeds) if seed in runs.get(recipe, {})]
+                values.setdefault(column, []).extend(record.final(domain) for record in found)
+        for column, those in values.items():
+            paper = PAPER.get(published_as, {}).get((row.title, column))
+            cells[row.title, column] = Cell(tuple(those), wanted, paper, ddof)
+    columns = columns_of(published_as) or list(dict.fromkeys(column for _, column in cells))
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
 
-def _columns(name: str, row: Row) -> dict[str, str]:
-    """The columns that a row fills, each with its domain: those of the paper, or all where it prints no numbers."""
+def title_of(domain: str, known: Sequence[str] = (), under: str = "") -> str:
+    """A domain as the head of a column; of several titles the one that the paper's table has."""
+    titles = CONDITION_TITLES.get(domain.rpartition("-")[2], (DOMAIN_TITLES.get(domain, domain),))
+    heads = [f"{under} {title}".strip() for title in titles]
+    return next((head for head in heads if head in known), heads[0])
+
+
+def _columns(name: str, row: Row, recipe: Recipe) -> dict[str, str]:
+    """The columns that a recipe of a row fills, each with its domain: the paper's, or all where it has no numbers."""
     known = columns_of(name)
-    titles = {f"{row.under} {DOMAIN_TITLES.get(domain, domain)}".strip(): domain for domain in row.recipes[0].domains}
+    titles = {title_of(domain, known, row.under): domain for domain in recipe.domains}
     return {title: domain for title, domain in titles.items() if not known or title in known}
 
 
