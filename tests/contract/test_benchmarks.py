@@ -1,6 +1,7 @@
 """What every registered benchmark promises, and that every recipe of every table builds and runs."""
 
 import dataclasses
+import importlib.util
 import itertools
 import math
 
@@ -48,7 +49,7 @@ def pictures(images: Tensor) -> set[bytes]:
 
 def check_names_are_unique_and_plain(benchmark: Benchmark):
     assert len(set(benchmark.domains)) == len(benchmark.domains)
-    for name in (benchmark.name, *benchmark.domains, *benchmark.protocols):
+    for name in (benchmark.name, *benchmark.domains, *(each.replace("/", "-") for each in benchmark.protocols)):
         assert name
         assert not set(name) & set("/+, ")
     assert benchmark.about
@@ -116,7 +117,9 @@ def check_tiny_is_valid_and_small(benchmark: Benchmark):
     assert tiny.limit is not None
     for training in (benchmark.training, tiny):
         models.check_model(training.model)
-        module = models.build(training.model, benchmark.task.num_classes)
+    if benchmark.training.model not in models.ENCODED or importlib.util.find_spec("segmentation_models_pytorch"):
+        assert models.build(benchmark.training.model, benchmark.task.num_classes)
+    module = models.build(tiny.model, benchmark.task.num_classes, tiny.weights)
     x = loaded(benchmark, benchmark.domains[:1])[0].test.x[:2]
     logits = module.eval()(x / 255)
     size = x.shape[2:] if benchmark.task.on_masks else ()

@@ -285,7 +285,7 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
-        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn."),
+        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, svhn, syn, vkitti2."),
         (("data", "build", "svhn"), "cannot be built; only syn and mnist_m can. Try 'metadr data fetch svhn'."),
         (("data", "build", "nope"), "'nope' cannot be built; only syn and mnist_m can. Name one of them."),
         (("data", "import", "mnist-m", "/nowhere"), "There is no /nowhere to import mnist_m from."),

@@ -176,7 +176,7 @@ def picture(frame: Frame, size: tuple[int, int] | None = None) -> Picture:
     if size is not None and size != image.size:
         image = image.resize(size, Image.Resampling.BILINEAR)
         labels = np.asarray(Image.fromarray(labels).resize(size, Image.Resampling.NEAREST))
-    return Picture(np.asarray(image), np.ascontiguousarray(labels))
+    return Picture(np.asarray(image), np.array(labels))
 
 
 def labels_of(colours: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
