@@ -16,10 +16,11 @@ def confusion(network: Network, split: Split, *, batch_size: int | None = None) 
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
     if batch_size is None:
         batch_size = max(1, min(BATCH, PIXELS // split.x[0, 0].numel()))
-    total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=split.x.device)
+    device = next(iter(network.params.values())).device  # the images may be on the host
+    total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=device)
     for start in range(0, split.num_images, batch_size):
         rows = slice(start, start + batch_size)
-        total += network.task.confusion(network.logits(split.x[rows]), split.y[rows])
+        total += network.task.confusion(network.logits(split.x[rows]), split.y[rows].to(device))
     return total
 
 

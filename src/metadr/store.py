@@ -35,6 +35,7 @@ LATER_FIELDS = (
     ("later_epochs", None),
     ("kept_epoch", "last"),
     ("sampling", "uniform"),
+    ("stream", False),
     ("mirror", False),
     ("loss", "cross_entropy"),
 )

@@ -123,7 +123,8 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         torch.cuda.reset_peak_memory_stats(device)
     steps, ends, tests = [], 0.0, 0.0
     for number, domain in enumerate(used):
-        train, test = (split.first(TIMED_IMAGES).to(device) for split in (domain.train, domain.test))
+        place = "cpu" if training.stream else device
+        train, test = (split.first(TIMED_IMAGES).to(place) for split in (domain.train, domain.test))
         if number < len(recipe.order):  # the others are only tested on
             learner.begin_domain(train, first=number == 0)
             learner.steps(1)

@@ -105,13 +105,16 @@ def test_details_are_those_of_one_matrix():
     assert details(Task(num_classes=4), counts) == {}
 
 
-def test_large_images_are_tested_a_few_at_a_time(segmentation):
+def test_large_images_are_tested_a_few_at_a_time(segmentation, monkeypatch):
     network = Network(segmentation.module(), segmentation.task)
     sizes = []
-    network.logits = lambda x: sizes.append(len(x)) or torch.zeros(1).expand(len(x), 4, *x.shape[2:])
-    x = torch.zeros(3, 3, 1024, 2048, dtype=torch.uint8)
-    confusion(network, Split(x, torch.zeros(3, 1024, 2048, dtype=torch.uint8)))
-    assert sizes == [2, 1]
+    original = network.logits
+    network.logits = lambda x: sizes.append(len(x)) or original(x)
+    test = segmentation.domains[0].test
+    whole = confusion(network, test)
+    monkeypatch.setattr("metadr.evaluate.PIXELS", 5 * 16 * 16 + 1)
+    assert torch.equal(confusion(network, test), whole)
+    assert sizes == [12, 5, 5, 2]
 
 
 # Mirroring.
@@ -271,6 +274,106 @@ def test_a_run_of_epochs_takes_as_many_steps(registered_toys, tmp_path):
     run(recipe, out=tmp_path, device="cpu", watch=seen.append)
     assert {now.stage: now.num_steps for now in seen} == {0: 8, 1: 4, 2: 4}
     assert RunDirectory(tmp_path, recipe, 0).read("done.json")["steps"] == 16
+
+
+# Images that stay on the host.
+
+
+def streamed_passes(toy, toys, learner, num_steps: int) -> dict[str, list[bytes]]:
+    """The images of every pass so far; kept as bytes, since the next step's are written over them."""
+    seen: dict[str, list[bytes]] = {}
+    original = learner.network.loss
+
+    def loss(batch, params=None, *, role):
+        seen.setdefault(role, []).extend(bytes_of(batch.x))
+        return original(batch, params, role=role)
+
+    learner.network.loss = loss
+    learner.steps(num_steps)
+    return seen
+
+
+def test_streamed_epochs_cover_the_domain_and_inner_batches_are_drawn(toy, toys):
+    learner = toy.learner(MetaDR("identity"), stream=True, sampling="shuffled")
+    train = toy.domains[0].train
+    learner.begin_domain(train, first=True)
+    seen = streamed_passes(toy, toys, learner, 8)
+    everything = set(bytes_of(train.x))
+    for epoch in (seen["clean"][:24], seen["clean"][24:]):
+        assert set(epoch) == everything and len(epoch) == 24
+    assert seen["clean"][:24] != seen["clean"][24:]
+    assert len(seen["inner"]) == 48 and len(set(seen["inner"][:24])) < 24 and set(seen["inner"]) <= everything
+
+
+def test_streamed_rows_carry_their_labels_and_are_drawn_uniformly(toy):
+    learner = toy.learner(stream=True)
+    train = toy.domains[0].train
+    learner.begin_domain(train, first=True)
+    labels = dict(zip(bytes_of(train.x), train.y, strict=True))
+    counts = dict.fromkeys(labels, 0)
+    streamed = learner._streamed
+    for _ in range(200):
+        streamed.next_step()
+        streamed.begin()
+        x, y, _ = streamed.batch()
+        for image, label in zip(bytes_of(x), y, strict=True):
+            assert torch.equal(labels[image], label)
+            counts[image] += 1
+    assert min(counts.values()) > 25 and max(counts.values()) < 80  # 50 each, on average
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "shuffled"])
+@pytest.mark.parametrize("stop", [1, 4, 6])
+def test_a_streamed_learner_goes_on_from_any_step_to_the_same_bits(stop, sampling, toy, toys):
+    settings = {"sampling": sampling, "mirror": True, "stream": True}
+    whole, half, rest = (toy.learner(Replay(), MetaDR(), **settings) for _ in range(3))
+    for learner in (whole, half):
+        toy.on_second_domain(learner, num_steps=3)
+    rest.begin_domain(toy.domains[1].train, first=False)
+    whole.steps(9)
+    half.steps(stop)
+    rest.load(toys.clone_state(half))
+    rest.steps(9 - stop)
+    toys.assert_same_bits(rest.state(), whole.state())
+
+
+def test_a_recorded_streamed_step_is_kept_for_a_domain_with_other_images(toy, toys, monkeypatch):
+    class Recording:
+        def __init__(self, function, generators):
+            self.replay = function
+
+    monkeypatch.setattr("metadr.engine.learner.Captured", Recording)
+    learner, plain = (toy.learner(Randomize("identity"), stream=True, optimizer="sgd") for _ in range(2))
+    for each in (learner, plain):
+        each._new_optimizer = lambda lr, each=each: torch.optim.SGD(each.network.params.values(), lr=torch.tensor(lr))
+    learner._capturing = True
+    for domain, num_images in zip(toy.domains[:2], (24, 20), strict=True):
+        before = domain.train.x.clone()
+        for each in (learner, plain):
+            each.begin_domain(domain.train.first(num_images), first=True)
+        assert (learner._captured is not None) == (num_images == 20)
+        learner.steps(3)
+        plain.steps(3)
+        assert torch.equal(domain.train.x, before)
+    toys.assert_same_bits(learner.state(), plain.state())
+
+
+@pytest.mark.parametrize("method", ["naive", "dr+er+ewc+gem+l2+meta-dr", "oracle-all"])
+def test_every_method_runs_on_streamed_images(method, registered_toys, tmp_path):
+    recipe = make_recipe("toy-masks", method, tiny=True, stream=True, mirror=True)
+    result = run(recipe, out=tmp_path, device="cpu")
+    assert len(result.rows) == 12 and all(0 <= row["value"] <= 100 for row in result.rows)
+    resident = run(make_recipe("toy-masks", method, tiny=True, mirror=True), out=tmp_path, device="cpu")
+    assert result.rows[0] == resident.rows[0]  # untrained, it is the same network on the same images
+
+
+def test_images_that_do_not_fit_on_the_device_are_told_of(registered_toys, monkeypatch, tmp_path):
+    def full(split, device):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Split, "to", full)
+    with pytest.raises(UserError, match=r"images of domain 'red'.*do not fit on cpu.*--set stream=true"):
+        run(make_recipe("toy-masks"), out=tmp_path, device="cpu")
 
 
 # The best epoch.

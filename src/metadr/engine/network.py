@@ -50,7 +50,7 @@ class Network:
 
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
-        inputs = x.to(self._mean.dtype) / 255
+        inputs = x.to(self._mean.device).to(self._mean.dtype) / 255  # streamed images arrive as bytes
         if self._scaled:
             inputs = (inputs - self._mean) / self._std
         params = {**self._frozen, **(self.params if params is None else params)}
@@ -67,7 +67,8 @@ class Network:
         return logits
 
     def loss(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
-        return self.task.loss(self.logits(batch.x, params, role=role), batch.y, self._loss)
+        logits = self.logits(batch.x, params, role=role)
+        return self.task.loss(logits, batch.y.to(logits.device), self._loss)
 
     @torch.no_grad()
     def settle(self) -> None:
