@@ -94,7 +94,7 @@ def write_streets(root: Path, *domains: str, frames: int = 6, size: tuple[int, i
         shift = list(FRAMES).index(scene.capitalize())
         for camera, number in itertools.product((0, 1), range(frames)):
             mask = np.empty((height, width, 3), np.uint8)
-            horizon = height // 3 + shift + camera
+            horizon = height // 3 + 2 * shift + camera
             mask[:horizon], mask[horizon:] = colours["Sky"], colours["Road"]
             start = (3 + 5 * number) % (width - 12)
             mask[horizon - 2 : horizon + 6, start : start + 10] = colours["Car"]
