@@ -11,6 +11,7 @@ import pytest
 from metadr.report import Record, read_records, verdicts, write_report
 from metadr.report.claims import CLAIMS, DIGITS, Claim, Runs, runs
 from metadr.report.verdicts import Verdict, _content, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.store import description
 
 ENVIRONMENT = {"gpu": "abacus", "torch": "2.0", "metadr": "0.1", "commit": None, "dirty": False}
 DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", "naive"),), ("kept",))
@@ -60,6 +61,24 @@ def test_a_claim_that_holds() -> None:
     assert verdict.found.spread == pytest.approx(1.0)
     assert verdict.p == verdict.corrected == 1 / 32
     assert verdict.note == ""
+
+
+def test_runs_are_known_by_what_their_directories_say_of_them() -> None:
+    """There, fields that came later are left out at the value that older runs had; others are another experiment."""
+    stored = {wanted: description(recipe_of(wanted))["training"] for wanted in (NAIVE, DR)}
+    assert "mirror" not in stored[NAIVE]
+    pairs = zip((NAIVE, DR), (range(60, 65), range(70, 75)), strict=True)
+    found = [each for wanted, finals in pairs for each in seeds(wanted, *finals)]
+    kept = [
+        each._replace(identity={**each.identity, "training": stored[NAIVE if not each.identity["method"] else DR]})
+        for each in found
+    ]
+    assert one(kept).outcome == "holds"
+    mirrored = [
+        each._replace(identity={**each.identity, "training": {**each.identity["training"], "mirror": True}})
+        for each in kept
+    ]
+    assert one(mirrored).outcome == "no runs"
 
 
 def test_a_claim_that_does_not_hold() -> None:

@@ -5,9 +5,11 @@ import importlib.util
 import itertools
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors.torch import save_file
 
 from metadr import models
@@ -22,6 +24,7 @@ from metadr.models.weights import load_into
 from metadr.parts import MetaDR, Randomize, Replay
 from metadr.run import run
 from metadr.store import RunDirectory, data_of, key_of
+from metadr.transforms import draw, get_set
 
 TASK = Task(num_classes=4, score="miou", ignore_index=255)
 needs_smp = pytest.mark.skipif(
@@ -115,6 +118,25 @@ def test_large_images_are_tested_a_few_at_a_time(segmentation, monkeypatch):
     monkeypatch.setattr("metadr.evaluate.PIXELS", 5 * 16 * 16 + 1)
     assert torch.equal(confusion(network, test), whole)
     assert sizes == [12, 5, 5, 2]
+
+
+# Transformations.
+
+
+@pytest.mark.parametrize("strategy", ["gather", "masked"])
+def test_a_rotation_moves_a_mask_of_bytes_as_pillow_does_and_uncovers_ignored_pixels(strategy):
+    drawn = draw(get_set("rotate:30:30:1"), 2, torch.Generator().manual_seed(0), per="batch", pick="operation")
+    masks = torch.randint(14, (2, 20, 34), dtype=torch.uint8)
+    images = masks[:, None].expand(-1, 3, -1, -1).contiguous()
+    x, y = drawn.apply(images, None, masks, 255, strategy=strategy)
+    assert y.dtype == torch.uint8
+    for row in range(2):
+        turned = Image.fromarray(masks[row].numpy())
+        for level in drawn.level[:, row].tolist():
+            turned = turned.rotate(level, fillcolor=255)
+        assert np.array_equal(y[row].numpy(), np.asarray(turned))
+        seen = y[row] != 255
+        assert torch.equal(x[row, 0][seen], y[row][seen]) and not x[row, 0][~seen].any() and (~seen).any()
 
 
 # Mirroring.

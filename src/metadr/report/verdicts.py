@@ -138,7 +138,8 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 
 
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:
-    training = {name: value for name, value in identity["training"].items() if name not in FREE_FIELDS}
+    whole = {**dict(LATER_FIELDS), **identity["training"]}
+    training = {name: value for name, value in whole.items() if name not in FREE_FIELDS}
     rest = ("benchmark", "order", "method", "memory_per_domain", "memory_choice", "access")
     return {**{name: identity[name] for name in rest}, "training": training}
 
