@@ -64,6 +64,7 @@ app.add_typer(cli_results.app, name="results")
 app.command()(cli_report.report)
 app.command()(cli_study.claims)
 app.command()(cli_study.rescore)
+app.command()(cli_study.predictions)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]

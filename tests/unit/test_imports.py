@@ -23,7 +23,7 @@ LAYERS = [
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],
-    ["lanes", "stopping", "report", "survey"],
+    ["lanes", "stopping", "report", "survey", "predictions"],
     ["sweep"],
     ["display", "bench", "packs"],
     ["cost"],

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from metadr import models
-from metadr.benchmarks import make_recipe, steps_of
+from metadr.benchmarks import get_benchmark, make_recipe, steps_of
 from metadr.core import Batch, Domain, Split, Task, Training
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.network import Network
@@ -22,9 +22,11 @@ from metadr.evaluate import confusion, details, score
 from metadr.models.unet import Padded, UNet
 from metadr.models.weights import load_into
 from metadr.parts import MetaDR, Randomize, Replay
+from metadr.predictions import GAP, TEXT, prediction_sheet, spread_over
 from metadr.run import run
 from metadr.store import RunDirectory, data_of, key_of
 from metadr.transforms import draw, get_set
+from metadr.vkitti2_classes import CLASSES
 
 TASK = Task(num_classes=4, score="miou", ignore_index=255)
 needs_smp = pytest.mark.skipif(
@@ -619,3 +621,50 @@ def test_the_key_of_a_run_depends_on_the_content_of_its_weights_not_on_their_pla
     with pytest.raises(UserError, match="there is no such file"):
         key_of(recipe(tmp_path / "none.safetensors"), 0)
     assert "weights" not in data_of(make_recipe("toy-masks"))
+
+
+# Pictures of what runs say.
+
+
+def test_a_sheet_shows_inputs_truths_and_what_each_run_says(streets, tmp_path):
+    order = ("scene02-clone", "scene01-fog")
+    paths = []
+    for method in ("naive", "dr"):
+        recipe = make_recipe("vkitti2-rendered", method, tiny=True, order=order)
+        paths.append(run(recipe, out=tmp_path, device="cpu").path)
+    sheet = prediction_sheet(paths, num_images=1, device="cpu")
+    pixels = np.asarray(sheet)
+    domain = get_benchmark("vkitti2-rendered").load("scene02-clone")
+    wide, line = 64 + GAP, TEXT + GAP
+    assert sheet.size == (GAP + 4 * wide, GAP + line + 2 * (32 + line) + GAP)
+    row = domain.test.num_images // 2
+    top = GAP + line
+    assert np.array_equal(pixels[top : top + 32, GAP : GAP + 64], domain.test.x[row].permute(1, 2, 0).numpy())
+    colours = np.array([*(colour for _, colour in CLASSES[:-1]), *[(0, 0, 0)] * 242], np.uint8)
+    truth = pixels[top : top + 32, GAP + wide : GAP + wide + 64]
+    assert np.array_equal(truth, colours[domain.test.y[row].numpy()])
+    recipe = make_recipe("vkitti2-rendered", "dr", tiny=True, order=order)
+    tensors = RunDirectory(tmp_path, recipe, 0).load().tensors
+    network = Network(models.build("tiny_unet", 14), get_benchmark("vkitti2-rendered").task, scaling="imagenet")
+    network.load({name.removeprefix("model/"): value for name, value in tensors.items() if name[:6] == "model/"})
+    said = network.logits(domain.test.x[row : row + 1]).argmax(1)[0].numpy()
+    place = GAP + 3 * wide
+    assert np.array_equal(pixels[top : top + 32, place : place + 64], colours[said])
+
+
+def test_sheets_that_cannot_be_made(registered_toys, tmp_path):
+    masks = [run(make_recipe(f"toy-masks/{each}", tiny=True), out=tmp_path, device="cpu") for each in ("there", "back")]
+    labels = run(make_recipe("toy-shapes", tiny=True), out=tmp_path, device="cpu")
+    for runs, sentence in (
+        ([labels.path], "is a run on labels; only predictions of masks"),
+        ([each.path for each in masks], "is a run on blue, green, red, the runs before it are on others"),
+        ([tmp_path], "No finished run in"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            prediction_sheet(runs, device="cpu")
+    assert prediction_sheet([masks[0].path], num_images=3, device="cpu").size[1] > 9 * 16
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, [6]), (2, [3, 9]), (20, list(range(12)))])
+def test_images_are_spread_over_a_split(count, rows, segmentation):
+    assert spread_over(segmentation.domains[0].test, count) == rows
