@@ -1,5 +1,7 @@
 """Scores: exact counts per domain, and what a whole sequence comes to, each defined once."""
 
+import statistics
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +16,35 @@ BATCH, PIXELS = 500, 1 << 22  # images, and pixels, that are tested at once: at 
 @torch.no_grad()
 def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
+    counts = [network.task.confusion(logits, y) for logits, y in _answers(network, split, batch_size)]
+    return torch.stack(counts).sum(0)
+
+
+@torch.no_grad()
+def suite_iou(network: Network, split: Split, *, group: int) -> float:
+    """The IoU of the suite that the paper used, as it was in 2020, in percent; ignored pixels left out.
+
+    Of all classes together, where what has a chance above 0.5 counts as predicted; of each `group` of images in turn,
+    and then the mean over groups.
+    """
+    hits, unions = [], []
+    for logits, y in _answers(network, split):
+        label = torch.arange(network.task.num_classes, device=y.device).view(-1, 1, 1)
+        true = y.unsqueeze(1) == label
+        said = (logits.softmax(1) > 0.5) & (y != network.task.ignore_index).unsqueeze(1)
+        hits.append((true & said).flatten(1).sum(1))
+        unions.append((true | said).flatten(1).sum(1))
+    groups = zip(*(torch.split(torch.cat(counts), group) for counts in (hits, unions)), strict=True)
+    return 100 * statistics.fmean(float(hit.sum() / union.sum().clamp(min=1)) for hit, union in groups)
+
+
+def _answers(network: Network, split: Split, batch_size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the network says of every image, in their order, and what is true; the images may be on the host."""
     if batch_size is None:
         batch_size = max(1, min(BATCH, PIXELS // split.x[0, 0].numel()))
-    device = next(iter(network.params.values())).device  # the images may be on the host
-    total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=device)
     for start in range(0, split.num_images, batch_size):
-        rows = slice(start, start + batch_size)
-        total += network.task.confusion(network.logits(split.x[rows]), split.y[rows].to(device))
-    return total
+        logits = network.logits(split.x[start : start + batch_size])
+        yield logits, split.y[start : start + batch_size].to(logits.device)
 
 
 def score(task: Task, counts: Tensor) -> float:
@@ -32,8 +55,8 @@ def score(task: Task, counts: Tensor) -> float:
 
 
 def details(task: Task, counts: Tensor) -> dict[str, Any]:
-    """What a row keeps beside the score of masks, as JSON: `counts`, the IoU of each class in percent (none for one
-    that does not occur), and `micro`, that of all classes together."""
+    """What a row keeps of masks beside their score, as JSON: the counts, the IoU of each class that occurs, and `micro`,
+    that of all classes together, in percent."""
     if not task.on_masks:
         return {}
     hits, pixels = int(counts.diagonal().sum()), int(counts.sum())

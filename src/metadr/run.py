@@ -18,7 +18,7 @@ from metadr.engine.ground import Ground, prepare_process
 from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, confusion, details, score, summarise
+from metadr.evaluate import Summary, confusion, details, score, suite_iou, summarise
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
@@ -327,6 +327,8 @@ class _Sequence:
             counts = confusion(self.learner.network, domain.test)
             row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
             row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
+            if self.task.on_masks:
+                row["suite"] = suite_iou(self.learner.network, domain.test, group=self.training.batch_size)
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
 
@@ -351,8 +353,9 @@ class _Sequence:
 def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
     for domain in {domain.train.x.shape[2:]: domain for domain in domains}.values():
-        x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)
-        y = domain.train.y[:1].cpu().expand(training.batch_size, *domain.train.y.shape[1:])
+        count = min(training.batch_size, 2)  # what fails with two images fails with more, and two are soon through
+        x = domain.train.x[:1].cpu().expand(count, -1, -1, -1)
+        y = domain.train.y[:1].cpu().expand(count, *domain.train.y.shape[1:])
         try:
             # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

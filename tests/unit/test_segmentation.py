@@ -18,7 +18,7 @@ from metadr.core import Batch, Domain, Split, Task, Training
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import confusion, details, score
+from metadr.evaluate import confusion, details, score, suite_iou
 from metadr.models.unet import Padded, UNet
 from metadr.models.weights import load_into
 from metadr.parts import MetaDR, Randomize, Replay
@@ -108,6 +108,26 @@ def test_details_are_those_of_one_matrix():
     assert score(TASK, counts) == pytest.approx((50 + 400 / 7 + 0) / 3)
     assert found["confusion"] == counts.tolist()
     assert details(Task(num_classes=4), counts) == {}
+
+
+@pytest.mark.parametrize("group", [1, 5, 12, 50])
+def test_the_suite_s_metric_equals_a_plain_loop(group, segmentation, monkeypatch):
+    network, test = Network(segmentation.module(), segmentation.task), segmentation.domains[0].test
+    monkeypatch.setattr("metadr.evaluate.PIXELS", 7 * 16 * 16)  # tested seven at a time, whatever is averaged over
+    with torch.no_grad():
+        chances = (4 * network.logits(test.x)).softmax(1)
+    monkeypatch.setattr(network, "logits", lambda x, original=network.logits: 4 * original(x))  # some above 0.5
+    values = []
+    for start in range(0, 12, group):
+        hits = union = 0
+        for image in range(start, min(start + group, 12)):
+            for label in range(4):
+                true = test.y[image] == label
+                said = (chances[image, label] > 0.5) & (test.y[image] != 255)
+                hits, union = hits + int((true & said).sum()), union + int((true | said).sum())
+        values.append(100 * hits / union)
+    found = suite_iou(network, test, group=group)
+    assert found == pytest.approx(sum(values) / len(values)) and 0 < found < 100
 
 
 def test_large_images_are_tested_a_few_at_a_time(segmentation, monkeypatch):

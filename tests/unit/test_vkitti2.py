@@ -329,6 +329,21 @@ def test_every_method_runs_on_it(method, root, tmp_path):
         assert row["micro"] == pytest.approx(100 * hits.sum() / (true.sum() + said.sum() - hits.sum()))
 
 
+def test_the_command_line_runs_on_a_folder_of_scenes(streets, tmp_path, monkeypatch, capsys):
+    words = ("run", "vkitti2-rendered/p1/1", "--tiny", "--data", str(streets / "vkitti2-rendered"), "--device", "cpu")
+    code, text = command(monkeypatch, capsys, *words, "--dry-run", "--out", str(tmp_path))
+    assert code == 0 and "2 steps of" in text and "Duplicates, pixel for pixel: none." in text
+    code, text = command(monkeypatch, capsys, *words, "--set", "size=48x24", "--out", str(tmp_path))
+    assert code == 0 and "vkitti2-rendered: scene02-clone → scene01-fog → scene06-overcast" in text
+    (path,) = (tmp_path / "vkitti2-rendered").iterdir()
+    (row, *_) = json.loads((path / "rows.json").read_text())
+    assert sum(map(sum, row["confusion"])) <= 2 * 48 * 24 and 0 <= row["suite"] <= 100
+    sheet = tmp_path / "sheet.png"
+    shown = ("predictions", str(path), "--data", words[4], "--set", "size=48x24", "-o", str(sheet), "--device", "cpu")
+    code, text = command(monkeypatch, capsys, *shown)
+    assert code == 0 and Image.open(sheet).size[0] > 3 * 48
+
+
 def test_epochs_are_counted_from_the_frames_that_are_there(root):
     recipe = make_recipe(
         "vkitti2", order=ORDER, epochs=3, later_epochs=2, batch_size=3, model="tiny_unet", weights="none"
