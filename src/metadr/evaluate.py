@@ -55,8 +55,8 @@ def score(task: Task, counts: Tensor) -> float:
 
 
 def details(task: Task, counts: Tensor) -> dict[str, Any]:
-    """What a row keeps of masks beside their score, as JSON: the counts, the IoU of each class that occurs, and `micro`,
-    that of all classes together, in percent."""
+    """What a row keeps of masks beside their score: the counts, the IoU of each class that occurs, and `micro`, that of
+    all classes together, in percent."""
     if not task.on_masks:
         return {}
     hits, pixels = int(counts.diagonal().sum()), int(counts.sum())
