@@ -58,6 +58,8 @@ class Split(NamedTuple):
 
     @classmethod
     def union(cls, splits: "Sequence[Split]") -> "Split":
+        if len(splits) == 1:  # as it is, without a copy
+            return splits[0]
         return cls(torch.cat([split.x for split in splits]), torch.cat([split.y for split in splits]))
 
 

@@ -16,7 +16,7 @@ from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 from metadr.progress import Watch
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, VKITTI2, VKITTI2_RENDERED, FOLDER)}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, FOLDER, VKITTI2, VKITTI2_RENDERED)}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")
