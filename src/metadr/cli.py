@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from metadr import cli_data, cli_report, cli_results, cli_study, listing, settings
-from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
+from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, training_of, with_training
 from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe, Training
 from metadr.cost import estimate
@@ -64,6 +64,7 @@ app.add_typer(cli_results.app, name="results")
 app.command()(cli_report.report)
 app.command()(cli_study.claims)
 app.command()(cli_study.rescore)
+app.command()(cli_study.predictions)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
@@ -162,7 +163,15 @@ def sweep(
         if "weights" in fields:
             raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
         fields["weights"] = weights
-    chosen = usual.changed(lambda recipe: with_training(recipe, **fields))
+    some_start_from_weights = any(training_of(recipe).weights for recipe in usual.recipes)
+
+    def change(recipe: Recipe) -> Recipe:
+        """A file is for the rows that start from weights; where none does, for all."""
+        if weights is not None and some_start_from_weights and not training_of(recipe).weights:
+            return with_training(recipe, **{name: value for name, value in fields.items() if name != "weights"})
+        return with_training(recipe, **fields)
+
+    chosen = usual.changed(change)
     # A file of weights where the table wants one is no other setting.
     if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
         changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in fields.items())])

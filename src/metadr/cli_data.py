@@ -16,6 +16,7 @@ from metadr.data.catalog import DataSet, data_sets, get_set
 from metadr.data.fetch import Download
 from metadr.data.source import data_root, in_words
 from metadr.data.standing import Status
+from metadr.data.vkitti2_files import RENDERED
 from metadr.display import working
 from metadr.errors import UserError
 from metadr.progress import Work
@@ -104,7 +105,7 @@ def build(
     elif known_as == "vkitti2":
         with working(console) as watch:
             made = street.build(
-                out or data_root() / "vkitti2",
+                out or data_root() / RENDERED,
                 size=street.size_of(size),
                 scenes=scenes.split(","),
                 conditions=conditions.split(","),

@@ -2,6 +2,8 @@
 
 import io
 import os
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from metadr.data.source import reading
+from metadr.data.source import damaged, reading
 from metadr.images import to_rgb
 from metadr.progress import Meter, Watch
 
@@ -22,6 +24,7 @@ Result = TypeVar("Result")
 # on several threads than on one (6,000 PNGs of 32x32: 2.4 s on two, 1.3 s on one).
 THREADS_FROM = 8_192  # bytes, the mean of a sample
 SAMPLED = 32
+PNG_END = b"IEND\xaeB`\x82"
 WINDOW = 256  # files in flight: results are not piled up before they are taken
 
 
@@ -73,6 +76,26 @@ def rgb(path: Path) -> Image.Image | Broken:
         unidentified = isinstance(error, UnidentifiedImageError)
         reason = "no image that Pillow knows" if unidentified else str(error) or type(error).__name__
         return Broken("empty file" if not data else reason.splitlines()[0])
+
+
+def whole_image(path: Path, kind: Literal["PNG", "JPEG"]) -> Image.Image:
+    """A published file of a known kind, in RGB.
+
+    Raises:
+        UserError: If it cannot be read, or is damaged or cut short: nothing of a published set is left out.
+    """
+    with reading(path):
+        data = path.read_bytes()
+    try:
+        with Image.open(io.BytesIO(data), formats=(kind,)) as image:
+            image.verify()  # the checksums of a PNG's chunks, which decoding alone passes over
+        if kind == "PNG" and not data.endswith(PNG_END):
+            raise ValueError("its end is missing")
+        with Image.open(io.BytesIO(data), formats=(kind,)) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
+        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise damaged(path, f"it is not a whole {kind} ({reason})") from None
 
 
 def in_order(

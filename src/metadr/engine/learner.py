@@ -3,14 +3,17 @@
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
+from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.network import Network
+from metadr.engine.streaming import Streamed
 
 LOOK_EVERY = 256  # the most steps that may be taken before somebody looks at their losses
 
@@ -80,10 +83,16 @@ class Learner:
             batch_norm=training.batch_norm,
             precision=training.precision,
             sizes=sizes,
+            loss=training.loss,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]
         self.streams = {name: self._stream(name) for name in names}
+        self._streamed = Streamed(training.batch_size, device, partial(stream_seed, seed)) if training.stream else None
+        if training.sampling == "shuffled" and self._streamed is None:
+            self.streams["shuffle"] = self._stream("shuffle")
+        self._turns: Turns | None = None  # of outer batches, where they are not drawn
+        self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
@@ -96,7 +105,14 @@ class Learner:
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
         lr = self.training.lr if first else self.training.later_lr
+        self.best = {}
+        shuffled = self.training.sampling == "shuffled"
+        epoch = self.training.epoch_steps(train.num_images) if shuffled else None
+        if self._streamed is not None:
+            self._streamed.open(train, epoch)
         if self._overwritten_by(train):
+            if self._turns is not None:
+                self._turns.restart()
             for slots in self.optimizer.state.values():
                 for value in slots.values():
                     value.zero_()
@@ -104,7 +120,10 @@ class Learner:
             return
         self._captured = None
         # Recorded steps read the same tensors again: a copy, since others may read the original.
-        self._train = Split(train.x.clone(), train.y.clone()) if self._capturing else train
+        copied = self._capturing and self._streamed is None
+        self._train = Split(train.x.clone(), train.y.clone()) if copied else train
+        if epoch is not None and self._streamed is None:
+            self._turns = Turns(train.num_images, epoch, self.training.batch_size, self.streams["shuffle"])
         self.optimizer = self._new_optimizer(lr)
 
     def steps(self, num_steps: int) -> Taken:
@@ -113,6 +132,9 @@ class Learner:
             raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
         started = _now(self.device)
         for _ in range(num_steps):
+            for source in (self._turns, self._streamed):
+                if source is not None:
+                    source.next_step()
             if self._captured is not None:
                 self._captured.replay()
                 continue
@@ -120,7 +142,7 @@ class Learner:
                 self._logged_step()
                 if self._capturing:
                     self._read = self._readable(self._train)
-                    self._captured = Captured(self._logged_step, [*self.streams.values(), self._layers_rng])
+                    self._captured = Captured(self._logged_step, self._drawn_from())
         return self._log.taken(num_steps, list(self.network.params.values()), started)
 
     def step(self) -> Terms:
@@ -134,11 +156,13 @@ class Learner:
 
     def gradient(self) -> tuple[Terms, list[Tensor]]:
         """The loss of the viewed batch plus every part's penalty, and its gradient through every part."""
+        if self._streamed is not None:
+            self._streamed.begin()
         parts = self.recipe.method
         contexts = {part.name: self._context(part) for part in parts}
-        raw = self._train.sample(self.training.batch_size, self.streams["outer"])
+        raw = self._outer_batch()
         for part in parts:
-            raw = part.extend(raw, contexts[part.name])
+            raw = self._extended(raw, part, contexts[part.name])
         batch = raw
         for part in parts:
             batch = part.view(batch, contexts[part.name])
@@ -162,8 +186,9 @@ class Learner:
             rows = torch.randperm(domain.train.num_images, generator=self.streams["memory"], device=self.device)
             if self.recipe.memory_choice == "first":
                 rows = torch.arange(domain.train.num_images, device=self.device)
-            rows = rows[: self.recipe.memory_per_domain]
-            self.memory.add(Batch(domain.train.x[rows], domain.train.y[rows]))
+            rows = rows[: self.recipe.memory_per_domain].to(domain.train.x.device)
+            kept = Split(domain.train.x[rows], domain.train.y[rows])
+            self.memory.add(Batch(*kept.to(self.device)))
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""
@@ -176,6 +201,10 @@ class Learner:
             tensors[f"stream/{name}"] = rng.get_state()
         tensors["stream_of_layers"] = self._layers_rng.get_state()
         tensors |= _named("part", self.part_state)
+        tensors |= {f"best/{name}": value for name, value in self.best.items()}
+        for source in (self._turns, self._streamed):
+            if source is not None:
+                tensors |= {f"turns/{name}": value for name, value in source.state().items()}
         for index, batch in enumerate(self.memory.batches):
             tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
         return tensors
@@ -196,6 +225,10 @@ class Learner:
             name: {key: value.to(self.device) for key, value in _below(tensors, f"part/{name}/").items()}
             for name in self.part_state
         }
+        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
+        for source in (self._turns, self._streamed):
+            if source is not None:
+                source.load(_below(tensors, "turns/"))
         stored = _below(tensors, "memory/")
         self.memory = Memory(self.memory.room)
         for number in range(len(stored) // 2):
@@ -205,9 +238,9 @@ class Learner:
         own = self.streams[part.name]
 
         def draw(*, replay: bool = True) -> Batch:
-            batch = self._train.sample(self.training.batch_size, own)
+            batch = self._mirrored(self._sample(own), own)
             for other in self.recipe.method if replay else ():
-                batch = other.extend(batch, self._context(other)._replace(rng=own))
+                batch = self._extended(batch, other, self._context(other)._replace(rng=own))
             return batch
 
         def view(batch: Batch) -> Batch:
@@ -228,6 +261,33 @@ class Learner:
             batch_size=self.training.batch_size,
         )
 
+    def _outer_batch(self) -> Batch:
+        rng = self.streams["outer"]
+        if self._turns is None:
+            return self._mirrored(self._sample(rng), rng)
+        rows = self._turns.rows()
+        return self._mirrored(Batch(self._train.x[rows], self._train.y[rows]), rng)
+
+    def _sample(self, rng: torch.Generator) -> Batch:
+        if self._streamed is not None:
+            return self._streamed.batch()
+        return self._train.sample(self.training.batch_size, rng)
+
+    def _mirrored(self, batch: Batch, rng: torch.Generator) -> Batch:
+        return mirrored(batch, rng, masks=self.task.on_masks) if self.training.mirror else batch
+
+    def _extended(self, batch: Batch, part: Part, ctx: Context) -> Batch:
+        """A batch with the rows that a part adds; only those are mirrored here, by the part's own stream."""
+        longer, new = part.extend(batch, ctx), len(batch.x)
+        if not self.training.mirror or len(longer.x) == new:
+            return longer
+        added = self._mirrored(Batch(longer.x[new:], longer.y[new:]), ctx.rng)
+        return longer._replace(x=torch.cat((longer.x[:new], added.x)), y=torch.cat((longer.y[:new], added.y)))
+
+    def _drawn_from(self) -> list[torch.Generator]:
+        """The streams that a step draws from; an epoch is shuffled between two steps."""
+        return [*(rng for name, rng in self.streams.items() if name != "shuffle"), self._layers_rng]
+
     def _logged_step(self) -> None:
         self._log.write(self.step())
 
@@ -246,6 +306,8 @@ class Learner:
 
     def _readable(self, train: Split) -> dict[str, Tensor]:
         """All that a step reads and does not write, but for the memory as far as it is only sampled from."""
+        if self._streamed is not None:  # only the places of its batches, which have the shape of its rows
+            train = Split(train.x[:1].clone(), train.y[:1].clone())
         each = [part for part in self.recipe.method if part.uses_memory and not part.samples_memory]
         memories = self.memory.batches if each else self.memory.batches[:1]
         return {
