@@ -19,6 +19,7 @@ from metadr.data.standing import Status
 from metadr.data.vkitti2_files import RENDERED
 from metadr.display import working
 from metadr.errors import UserError
+from metadr.images import write_picture
 from metadr.progress import Work
 from metadr.synthetic import fonts as font_list
 from metadr.synthetic import syn_digits
@@ -140,7 +141,7 @@ def show(
     sheet = street_sheet.contact_sheet(
         size=street.size_of(size), scenes=scenes.split(","), conditions=conditions.split(","), part=part, seed=seed
     )
-    street_sheet.write_contact_sheet(output, sheet)
+    write_picture(output, sheet)
     console.print(f"written: {escape(str(output))}", soft_wrap=True)
 
 

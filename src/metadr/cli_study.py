@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table as TextTable
 
 from metadr.display import working
-from metadr.errors import UserError
 from metadr.files import told, write_file
+from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.report import read_records
 from metadr.report.regained import text_regained, write_regained
@@ -87,12 +87,7 @@ def predictions(
     fields = assignments(set_ or []) | ({} if data is None else {"root": str(data)})
     with working(console) as watch:
         sheet = prediction_sheet(runs, num_images=images, device=device, data=fields, watch=watch)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(output)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot write the sheet {output}: {reason}. Choose a .png or .jpg elsewhere.") from error
+    write_picture(output, sheet)
     console.print(f"Wrote {escape(str(output))}", soft_wrap=True)
 
 

@@ -15,7 +15,8 @@ from metadr.best_epoch import Best, BestEpoch
 from metadr.core import Batch, Domain, Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, prepare_process
-from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
+from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.evaluate import Summary, confusion, details, score, suite_iou, summarise

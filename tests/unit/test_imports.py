@@ -28,6 +28,7 @@ LAYERS = [
     ["display", "bench", "packs"],
     ["cost"],
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
+    ["cli_bench"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -16,7 +16,7 @@ from metadr import cli
 from metadr.benchmarks import BENCHMARKS, benchmark_of, make_recipe, steps_of
 from metadr.data import obtain, vkitti2, vkitti2_files, vkitti2_set
 from metadr.data.vkitti2 import IGNORED, Reading, labels_of, parts
-from metadr.data.vkitti2_set import VKITTI2
+from metadr.data.vkitti2_set import VKITTI2, VKITTI2_RENDERED
 from metadr.errors import UserError
 from metadr.run import run
 from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
@@ -241,6 +241,19 @@ def test_rendered_scenes_are_a_benchmark_of_their_own(root):
         vkitti2.load("vkitti2", Reading(root=str(rendered)), "scene01-fog")
     with pytest.raises(UserError, match="Run benchmark vkitti2-rendered on it"):
         obtain.bring("vkitti2", rendered)
+
+
+def test_a_rendering_that_was_stopped_is_refused_until_it_is_complete(root):
+    rendered = (root / "vkitti2").rename(root / "vkitti2-rendered")
+    record = {"what": "rectangles", "complete": {"Scene02": ["clone"]}}
+    (rendered / "vkitti2.json").write_text(json.dumps(record))
+    assert vkitti2.load("vkitti2-rendered", Reading(), "scene02-clone").train.num_images == 8
+    with pytest.raises(UserError, match="scene01-fog: its rendering in .* was stopped before its end"):
+        vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog")
+    assert VKITTI2_RENDERED.status(root).state == "broken"
+    record["complete"]["Scene01"] = ["fog"]
+    (rendered / "vkitti2.json").write_text(json.dumps(record))
+    assert vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog").train.num_images == 8
 
 
 # The commands.

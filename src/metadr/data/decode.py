@@ -2,8 +2,6 @@
 
 import io
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +17,7 @@ from metadr.images import to_rgb
 from metadr.progress import Meter, Watch
 
 Fit = Literal["crop", "stretch", "pad"]
+Kind = Literal["PNG", "JPEG"]
 Result = TypeVar("Result")
 # Pillow lets go of the interpreter while it decodes, but not while it opens: images of some thousand bytes take longer
 # on several threads than on one (6,000 PNGs of 32x32: 2.4 s on two, 1.3 s on one).
@@ -57,45 +56,40 @@ def picture(path: Path, side: int, fit: Fit) -> Picture | Broken:
     return Picture(np.asarray(fitted), whole.width, whole.height)
 
 
-def rgb(path: Path) -> Image.Image | Broken:
-    """One file as RGB, the right way up.
+def rgb(path: Path, kind: Kind | None = None) -> Image.Image | Broken:
+    """One file as RGB, the right way up; only of one kind, where one is given.
 
     Raises:
         UserError: If the file cannot be read at all; what can be read and is no image is `Broken`.
     """
     with reading(path):
         data = path.read_bytes()
+    formats = (kind,) if kind else None
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             image.verify()  # the checksums of a PNG, which decoding alone passes over
-        with Image.open(io.BytesIO(data)) as image:
+        if kind == "PNG" and not data.endswith(PNG_END):
+            return Broken("its end is missing")
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             return to_rgb(image)
     except MemoryError:  # says nothing of the file
         raise
     except Exception as error:  # a damaged file may raise anything in one of forty readers
-        unidentified = isinstance(error, UnidentifiedImageError)
-        reason = "no image that Pillow knows" if unidentified else str(error) or type(error).__name__
+        unidentified = "unknown format" if kind else "no image that Pillow knows"
+        reason = unidentified if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         return Broken("empty file" if not data else reason.splitlines()[0])
 
 
-def whole_image(path: Path, kind: Literal["PNG", "JPEG"]) -> Image.Image:
-    """A published file of a known kind, in RGB.
+def whole_image(path: Path, kind: Kind) -> Image.Image:
+    """A published file of a known kind: nothing of a published set is left out.
 
     Raises:
-        UserError: If it cannot be read, or is damaged or cut short: nothing of a published set is left out.
+        UserError: If it cannot be read, or is damaged or cut short.
     """
-    with reading(path):
-        data = path.read_bytes()
-    try:
-        with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-            image.verify()  # the checksums of a PNG's chunks, which decoding alone passes over
-        if kind == "PNG" and not data.endswith(PNG_END):
-            raise ValueError("its end is missing")
-        with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
-        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise damaged(path, f"it is not a whole {kind} ({reason})") from None
+    image = rgb(path, kind)
+    if isinstance(image, Broken):
+        raise damaged(path, f"it is not a whole {kind} ({image.reason})")
+    return image
 
 
 def in_order(

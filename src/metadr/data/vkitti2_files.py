@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from metadr.data.source import reading
 from metadr.errors import UserError
@@ -96,11 +96,23 @@ def misplaced(name: str, root: Path, found: Found) -> str:
     return ""
 
 
-def _what(record: Path) -> str:
+def _read(record: Path) -> dict[str, Any]:
     try:
-        return str(json.loads(record.read_text())["what"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"made by someone ({RECORD} cannot be read)"
+        content = json.loads(record.read_text())
+    except (OSError, ValueError):
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def _what(record: Path) -> str:
+    return str(_read(record).get("what", f"made by someone ({RECORD} cannot be read)"))
+
+
+def _complete(record: Path) -> dict[str, list[str]]:
+    """The conditions of each scene that were rendered to their end; nothing where a record does not say."""
+    content = _read(record)
+    written = content.get("complete", {})
+    return {scene: written.get(scene, []) for scene in FRAMES} if "complete" in content else {}
 
 
 def advice(name: str) -> str:
@@ -142,6 +154,11 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
     count = len(by_camera[0])
     if benchmark == NAME and count != FRAMES[scene]:
         raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {root}. {advice(benchmark)}")
+    record = record_of(root, found) if benchmark == RENDERED else None
+    if record and condition not in _complete(record).get(scene, [condition]):
+        raise UserError(
+            f"{domain}: its rendering in {root} was stopped before its end. Go on with the same '{BUILD}' as before."
+        )
     if count < FEWEST:
         raise UserError(
             f"{domain}: {count} frames in {root}; at least {FEWEST} are needed, to train, validate and test on."
