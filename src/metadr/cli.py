@@ -156,22 +156,13 @@ def sweep(
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
     usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
-    if weights is not None:
-        if "weights" in fields:
-            raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
-        fields["weights"] = weights
-    some_start_from_weights = any(training_of(recipe).weights for recipe in usual.recipes)
-
-    def change(recipe: Recipe) -> Recipe:
-        """A file is for the rows that start from weights; where none does, for all."""
-        if weights is not None and some_start_from_weights and not training_of(recipe).weights:
-            return with_training(recipe, **{name: value for name, value in fields.items() if name != "weights"})
-        return with_training(recipe, **fields)
-
-    chosen = usual.changed(change)
+    if weights is not None and "weights" in fields:
+        raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+    chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
     # A file of weights where the table wants one is no other setting.
     if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
-        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in fields.items())])
+        given = {**fields, **({"weights": weights} if weights else {})}
+        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
         chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
     _sweep_and_report(
         chosen,
@@ -219,6 +210,16 @@ def main() -> None:
     except Stopped as stopped:
         errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
+
+
+def _with_weights(table: Table, file: str | None) -> Table:
+    """The table with a file for the rows that start from weights; where none does, for all."""
+    some = any(training_of(recipe).weights for recipe in table.recipes)
+
+    def change(recipe: Recipe) -> Recipe:
+        return with_training(recipe, weights=file) if training_of(recipe).weights or not some else recipe
+
+    return table if file is None else table.changed(change)
 
 
 def _lanes(text: str) -> int | Literal["auto"]:

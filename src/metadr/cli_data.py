@@ -103,7 +103,7 @@ def build(
         with working(console) as watch:
             now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
         _print_standing([now])
-    elif known_as == "vkitti2":
+    elif known_as in ("vkitti2", "vkitti2_rendered"):
         with working(console) as watch:
             made = street.build(
                 out or data_root() / RENDERED,

@@ -83,6 +83,12 @@ def test_runs_are_known_by_what_their_directories_say_of_them() -> None:
     assert one(mirrored).outcome == "no runs"
 
 
+def test_runs_that_read_their_data_otherwise_are_others() -> None:
+    found = [*seeds(NAIVE, *range(60, 65)), *seeds(DR, *range(70, 75))]
+    read = [each._replace(identity={**each.identity, "reading": {"num_val": 9}}) for each in found]
+    assert one(found).outcome == "holds" and one(read).outcome == "no runs"
+
+
 def test_a_claim_that_does_not_hold() -> None:
     turned = one([*seeds(NAIVE, 70, 73, 71, 75, 72), *seeds(DR, 60, 62, 61, 63, 60)])
     assert turned.outcome == "does not hold"

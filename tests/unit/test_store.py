@@ -16,11 +16,11 @@ import torch
 
 import metadr
 from metadr import store
-from metadr.benchmarks import BENCHMARKS
+from metadr.benchmarks import BENCHMARKS, make_recipe
 from metadr.core import Benchmark, Recipe, Task, Training
 from metadr.files import write_file
 from metadr.parts import PARTS
-from metadr.store import Checkpoint, RunDirectory, finished_runs, identity, key_of, recipe_from_identity
+from metadr.store import Checkpoint, RunDirectory, description, finished_runs, identity, key_of, recipe_from_identity
 from metadr.transforms import TRANSFORMS
 
 
@@ -402,3 +402,19 @@ def test_finished_runs_are_those_with_the_last_file_written(tmp_path: Path) -> N
             (tmp_path / name / file).write_text("[]")
     assert finished_runs(tmp_path) == [tmp_path / "deep/er", tmp_path / "whole"]
     assert finished_runs(tmp_path / "whole") == [tmp_path / "whole"]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "field", "value"),
+    [("digits", "num_val", 5), ("pacs", "resize", "crop"), ("vkitti2", "size", "416x128"), ("vkitti2", "cameras", "0")],
+)
+def test_how_data_were_read_is_part_of_a_run_and_where_they_lie_is_not(
+    benchmark: str, field: str, value: object, tmp_path: Path
+) -> None:
+    usual, other = description(make_recipe(benchmark)), description(make_recipe(benchmark, **{field: value}))
+    assert "reading" not in usual, "the keys of older runs hold"
+    assert other == {**usual, "reading": {field: value}}
+    again = recipe_from_identity(other)
+    assert dict(again.data) == {field: value} and description(again) == other
+    if benchmark == "vkitti2":
+        assert description(make_recipe(benchmark, root=str(tmp_path))) == usual

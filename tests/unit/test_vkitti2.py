@@ -248,7 +248,7 @@ def test_a_rendering_that_was_stopped_is_refused_until_it_is_complete(root):
     record = {"what": "rectangles", "complete": {"Scene02": ["clone"]}}
     (rendered / "vkitti2.json").write_text(json.dumps(record))
     assert vkitti2.load("vkitti2-rendered", Reading(), "scene02-clone").train.num_images == 8
-    with pytest.raises(UserError, match="scene01-fog: its rendering in .* was stopped before its end"):
+    with pytest.raises(UserError, match=r"scene01-fog: its rendering in .* was stopped before its end"):
         vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog")
     assert VKITTI2_RENDERED.status(root).state == "broken"
     record["complete"]["Scene01"] = ["fog"]

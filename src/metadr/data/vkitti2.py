@@ -17,11 +17,11 @@ from metadr.core import Domain, Split
 from metadr.data.cache import Entry, cached, fingerprint
 from metadr.data.decode import in_order, whole_image
 from metadr.data.source import data_root
-from metadr.data.vkitti2_files import CAMERAS, Found, Frame, Place, find, frames_of, misplaced
+from metadr.data.vkitti2_files import Found, Frame, Place, find, frames_of, misplaced
 from metadr.errors import UserError
 from metadr.progress import Watch
 from metadr.settings import check, setting
-from metadr.vkitti2_classes import CLASSES
+from metadr.vkitti2_classes import CAMERAS, CLASSES
 
 REVISION = 1  # of the pixels below: raise it when an edit changes them
 IGNORED, UNKNOWN = 255, 254  # labels: of Undefined, and of a colour that is no class's

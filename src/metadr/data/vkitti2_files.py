@@ -8,16 +8,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from metadr.data.source import reading
 from metadr.errors import UserError
-from metadr.vkitti2_classes import CONDITIONS, FRAMES
+from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
 
 NAME = "vkitti2"
-RECORD = f"{NAME}.json"  # beside the scenes of a stand-in: what it says of itself
 HOMEPAGE = "https://europe.naverlabs.com/research/computer-vision/proxy-virtual-worlds-vkitti-2/"
 RENDERED = f"{NAME}-rendered"  # the benchmark on scenes of ours in the same layout, and their folder in the data root
 BUILD = f"metadr data build {NAME}"
 Kind = Literal["rgb", "classSegmentation"]
 PATTERNS: dict[Kind, str] = {"rgb": r"rgb_(\d+)\.jpg", "classSegmentation": r"classgt_(\d+)\.png"}
-CAMERAS = (0, 1)
 DEPTH = 4  # folders that scenes may be below the one that is searched
 FEWEST = 4  # frames of a sequence that leave some to train, to validate and to test on
 

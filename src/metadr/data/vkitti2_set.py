@@ -12,12 +12,10 @@ from metadr.data.vkitti2 import parts, picture
 from metadr.data.vkitti2_files import (
     BUILD,
     BY_ROLE,
-    CAMERAS,
     DOMAINS,
     HOMEPAGE,
     NAME,
     PLACES,
-    RECORD,
     RENDERED,
     Found,
     Frame,
@@ -29,7 +27,7 @@ from metadr.data.vkitti2_files import (
 )
 from metadr.errors import UserError
 from metadr.progress import Watch
-from metadr.vkitti2_classes import CONDITIONS, FRAMES
+from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
 
 ADDRESS = "https://download.europe.naverlabs.com/virtual_kitti_2.0.3"
 FILES = tuple(
