@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from metadr.data.vkitti2_files import DOMAINS
 
@@ -42,12 +43,14 @@ def _streets(tmp_path_factory):
     root = tmp_path_factory.mktemp("streets")
     place = _toys.write_streets(root / "vkitti2-rendered", *DOMAINS, frames=4)
     (place / "vkitti2.json").write_text('{"what": "rectangles"}')
+    (root / "weights").mkdir()
+    save_file({"conv1.weight": torch.zeros(1)}, root / "weights" / "resnet50_v1.safetensors")
     return root
 
 
 @pytest.fixture
 def streets(_streets, monkeypatch):
-    """A data root in which every scene is rendered under every condition, as rectangles."""
+    """A data root in which every scene is rendered under every condition, as rectangles, and weights are empty."""
     monkeypatch.setenv("METADR_DATA", str(_streets))
     return _streets
 

@@ -18,7 +18,7 @@ from metadr.parts import parse_method
 from metadr.progress import Watch
 
 BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each for each in (EMBEDDED, DIGITS, PACS, VKITTI2, VKITTI2_RENDERED, FOLDER)
+    each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER, VKITTI2, VKITTI2_RENDERED)
 }
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
