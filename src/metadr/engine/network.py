@@ -44,6 +44,7 @@ class Network:
             batch_norm: the passes that move the running statistics.
             precision: fp32, tf32 or bf16.
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
+            loss: what `loss` is of a batch.
         """
         self.module = module
         self.task = task

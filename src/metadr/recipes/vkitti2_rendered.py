@@ -7,14 +7,16 @@ metadr report vkitti2-rendered -o rendered.png
 FILE holds ImageNet weights of a ResNet-50 in which a stage's stride is on its first 1x1 convolution, as in Keras.
 """
 
+from typing import Any
+
 from metadr.models import FROM_A_FILE
 from metadr.recipes.table import Table
 from metadr.recipes.vkitti2 import METHODS, PROTOCOLS, SPREAD, by_beta, over_scenes
 
 BENCHMARK = "vkitti2-rendered"
 PERMUTATIONS = 5
-NETWORK = {"model": "unet_resnet50_v1", "weights": FROM_A_FILE}
-SCRATCH = {"model": "unet_resnet34", "weights": None}
+NETWORK: dict[str, Any] = {"model": "unet_resnet50_v1", "weights": FROM_A_FILE}
+SCRATCH: dict[str, Any] = {"model": "unet_resnet34", "weights": None}
 BETAS = (0.0, 1.0, 10.0)
 NOTES = (
     "Rendered here: simple street scenes in the layout of Virtual KITTI 2, not its images. The paper's numbers are on "
@@ -26,9 +28,9 @@ NOTES = (
 
 
 def table(tiny: bool = False) -> Table:
-    network = {} if tiny else NETWORK
-    methods = {**METHODS, "ER": "er"}
-    rows = [
+    rows = {title: (method, NETWORK) for title, method in {**METHODS, "ER": "er"}.items()}
+    rows["Naive, ResNet-34 from scratch"] = ("naive", SCRATCH)
+    made = tuple(
         over_scenes(
             title,
             method,
@@ -37,26 +39,13 @@ def table(tiny: bool = False) -> Table:
             under=protocol.upper(),
             benchmark=BENCHMARK,
             permutations=PERMUTATIONS,
-            fields=network,
+            fields={} if tiny else network,
         )
         for protocol in PROTOCOLS
-        for title, method in methods.items()
-    ]
-    rows += [
-        over_scenes(
-            "Naive, ResNet-34 from scratch",
-            "naive",
-            protocol,
-            tiny=tiny,
-            under=protocol.upper(),
-            benchmark=BENCHMARK,
-            permutations=PERMUTATIONS,
-            fields={} if tiny else SCRATCH,
-        )
-        for protocol in PROTOCOLS
-    ]
+        for title, (method, network) in rows.items()
+    )
     about = "street scenes rendered here in Virtual KITTI 2's protocols"
-    return Table("vkitti2-rendered", about, tuple(rows), NOTES, "figure4")
+    return Table("vkitti2-rendered", about, made, NOTES, "figure4")
 
 
 def betas(tiny: bool = False) -> Table:
