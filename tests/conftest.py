@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
+from metadr.data.vkitti2_files import DOMAINS
 
 _spec = importlib.util.spec_from_file_location("toys", Path(__file__).with_name("toys.py"))
 _toys = importlib.util.module_from_spec(_spec)
@@ -33,6 +36,23 @@ def own_images(tmp_path, monkeypatch):
     """A folder of domains for the benchmark `folder`, and a cache of this test's own."""
     monkeypatch.setenv("METADR_DATA", str(tmp_path / "metadr"))
     return _toys.write_images(tmp_path / "images")
+
+
+@pytest.fixture(scope="session")
+def _streets(tmp_path_factory):
+    root = tmp_path_factory.mktemp("streets")
+    place = _toys.write_streets(root / "vkitti2-rendered", *DOMAINS, frames=4)
+    (place / "vkitti2.json").write_text('{"what": "rectangles"}')
+    (root / "weights").mkdir()
+    save_file({"conv1.weight": torch.zeros(1)}, root / "weights" / "resnet50_v1.safetensors")
+    return root
+
+
+@pytest.fixture
+def streets(_streets, monkeypatch):
+    """A data root in which every scene is rendered under every condition, as rectangles, and weights are empty."""
+    monkeypatch.setenv("METADR_DATA", str(_streets))
+    return _streets
 
 
 @pytest.fixture(params=list(_toys.TOYS))

@@ -6,19 +6,23 @@
 import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
 from metadr import benchmarks, models
-from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Role, Split, Task, Training
+from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.learner import Learner, stream_seed
+from metadr.training import Role
+from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
 
 SIDE = 16
 IGNORED = 255
@@ -74,6 +78,36 @@ def write_images(root: Path, *, per_class: int = 10) -> Path:
             for number in range(per_class):
                 pixels = torch.randint(256, (20 + number, 24, 3), generator=rng, dtype=torch.uint8)
                 Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    return root
+
+
+def write_streets(root: Path, *domains: str, frames: int = 6, size: tuple[int, int] = (64, 32)) -> Path:
+    """Sequences in the layout of Virtual KITTI 2, such as 'scene02-clone': a car on a road, and its mask.
+
+    Frames of one domain differ by where the car is, cameras by where the sky ends, domains by their light.
+    """
+    width, height = size
+    colours = dict(CLASSES)
+    for domain in domains:
+        scene, _, condition = domain.partition("-")
+        light = 0.4 + 0.1 * CONDITIONS.index(condition)
+        shift = list(FRAMES).index(scene.capitalize())
+        for camera, number in itertools.product((0, 1), range(frames)):
+            mask = np.empty((height, width, 3), np.uint8)
+            horizon = height // 3 + 2 * shift + camera
+            mask[:horizon], mask[horizon:] = colours["Sky"], colours["Road"]
+            start = (3 + 5 * number) % (width - 12)
+            mask[horizon - 2 : horizon + 6, start : start + 10] = colours["Car"]
+            mask[-3:, :4] = colours["Undefined"]
+            image = (mask * light).astype(np.uint8)
+            place = root / scene.capitalize() / condition / "frames"
+            for kind, name, pixels in (
+                ("rgb", f"rgb_{number:05d}.jpg", image),
+                ("classSegmentation", f"classgt_{number:05d}.png", mask),
+            ):
+                folder = place / kind / f"Camera_{camera}"
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(folder / name, **({"quality": 95} if kind == "rgb" else {}))
     return root
 
 

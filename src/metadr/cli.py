@@ -1,6 +1,5 @@
 """The command line: parse, call, print."""
 
-import json
 import logging
 import time
 from pathlib import Path
@@ -11,14 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from metadr import cli_data, cli_report, cli_results, cli_study, listing, settings
-from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, with_training
+from metadr import cli_bench, cli_data, cli_report, cli_results, cli_study, listing
+from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, training_of, with_training
 from metadr.cli_report import print_tables, print_written
-from metadr.core import Recipe, Training
+from metadr.core import Recipe
 from metadr.cost import estimate
 from metadr.display import Watch, duration, working
-from metadr.errors import UserError, unknown
-from metadr.files import write_file
+from metadr.errors import UserError
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table
 from metadr.report import Record, compare, read_records, write_comparison, write_report
@@ -57,13 +55,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Measure speed against what users could pick instead.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
+app.add_typer(cli_bench.app, name="bench")
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_results.app, name="results")
 app.command()(cli_report.report)
 app.command()(cli_study.claims)
 app.command()(cli_study.rescore)
+app.command()(cli_study.predictions)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
@@ -158,14 +156,13 @@ def sweep(
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
     usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
-    if weights is not None:
-        if "weights" in fields:
-            raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
-        fields["weights"] = weights
-    chosen = usual.changed(lambda recipe: with_training(recipe, **fields))
+    if weights is not None and "weights" in fields:
+        raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+    chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
     # A file of weights where the table wants one is no other setting.
     if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
-        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in fields.items())])
+        given = {**fields, **({"weights": weights} if weights else {})}
+        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
         chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
     _sweep_and_report(
         chosen,
@@ -201,110 +198,6 @@ def show(
     console.print(f"Wrote {escape(str(output))}", soft_wrap=True)
 
 
-@bench.command("transforms")
-def bench_transforms(
-    transforms: Annotated[str, typer.Option("--set", help="transformation set")] = "psi3",
-    batch: Annotated[int, typer.Option(min=1, help="images in a batch")] = 64,
-    repeats: Annotated[int, typer.Option(min=3, help="measurements of each")] = 15,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
-) -> None:
-    """Time a batch of transformations against PIL, one image at a time."""
-    from metadr.bench.transforms import bench_transforms as measure
-
-    measured = measure(set_name=transforms, batch=batch, repeats=repeats)
-    console.print(listing.transform_speeds(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
-
-
-@bench.command("step")
-def bench_step(
-    method: Annotated[list[str] | None, typer.Option(help="naive, dr or meta-dr; all unless given")] = None,
-    model: Annotated[str, typer.Option(help="network")] = "resnet18",
-    size: Annotated[int, typer.Option(min=8, help="side of the images")] = 32,
-    batch: Annotated[int, typer.Option(min=1, help="images in a batch")] = 64,
-    precision: Annotated[list[str] | None, typer.Option(help="fp32, tf32 or bf16; fp32 unless given")] = None,
-    lanes: Annotated[list[int] | None, typer.Option(min=1, help="runs side by side; 1 unless given")] = None,
-    deterministic: Annotated[bool, typer.Option(help="the same bits from the same seed")] = True,
-    peers: Annotated[bool, typer.Option(help="measure plain autograd and `higher` too, where it is installed")] = True,
-    steps: Annotated[int, typer.Option(min=1, help="steps in a measurement")] = 20,
-    repeats: Annotated[int, typer.Option(min=2, help="measurements of each")] = 5,
-    device: Device = "auto",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
-) -> None:
-    """Time a training step against plain autograd and the library `higher`."""
-    from metadr.bench.step import METHODS
-    from metadr.bench.step import bench_step as measure
-
-    for name in method or []:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS, within=" in 'metadr bench step'")
-    precisions = tuple(settings.parse(Training, "precision", name) for name in precision or ("fp32",))
-    measured = measure(
-        method or METHODS,
-        model=model,
-        size=size,
-        batch=batch,
-        precisions=precisions,
-        lanes=lanes or (1,),
-        deterministic=deterministic,
-        peers=peers,
-        steps=steps,
-        repeats=repeats,
-        device=device,
-        so_far=lambda known: _write_json(known, output),
-    )
-    console.print(listing.step_speeds(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
-
-
-@bench.command("precision")
-def bench_precision(
-    recipe: Annotated[str, typer.Argument(help="benchmark and protocol; its first domain is trained on")] = "embedded",
-    method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "meta-dr",
-    at: Annotated[list[int] | None, typer.Option(min=0, help="steps to stop at")] = None,
-    set_: Set = None,
-    device: Device = "auto",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
-) -> None:
-    """Say how far gradients are off in each precision, against float64, along a training run."""
-    from metadr.bench.precision import STOPS
-    from metadr.bench.precision import bench_precision as measure
-
-    measured = measure(recipe, method, at=at or STOPS, device=device, fields=_assignments(set_ or []))
-    console.print(listing.precision_errors(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
-
-
-@bench.command("sweep")
-def bench_sweep(
-    method: Annotated[str, typer.Option(help="a sum of parts, such as ewc+dr")] = "meta-dr",
-    runs: Annotated[int, typer.Option(min=1, help="seeds in each sweep")] = 16,
-    steps: Annotated[int, typer.Option(min=1, help="gradient steps a domain")] = 100,
-    model: Annotated[str, typer.Option(help="network")] = "resnet18",
-    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16")] = "fp32",
-    device: Device = "auto",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
-) -> None:
-    """Time a whole sweep, from loading to the last test: in lanes, and one run after another."""
-    from metadr.bench.sweep import bench_sweep as measure
-
-    measured = measure(
-        method,
-        runs=runs,
-        steps=steps,
-        model=model,
-        precision=precision,
-        device=device,
-        so_far=lambda known: _write_json(known, output),
-    )
-    console.print(listing.sweep_speeds(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
-
-
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -317,6 +210,16 @@ def main() -> None:
     except Stopped as stopped:
         errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
+
+
+def _with_weights(table: Table, file: str | None) -> Table:
+    """The table with a file for the rows that start from weights; where none does, for all."""
+    some = any(training_of(recipe).weights for recipe in table.recipes)
+
+    def change(recipe: Recipe) -> Recipe:
+        return with_training(recipe, weights=file) if training_of(recipe).weights or not some else recipe
+
+    return table if file is None else table.changed(change)
 
 
 def _lanes(text: str) -> int | Literal["auto"]:
@@ -353,7 +256,7 @@ def _sweep_and_report(
     table: Table, out: Path, stem: Path, *, device: str, minutes: float | None = None, **options: Any
 ) -> None:
     with working(console) as tell:
-        for recipe in {(each.benchmark, each.data, frozenset(each.domains)): each for each in table.recipes}.values():
+        for recipe in {_read_by(each): each for each in table.recipes}.values():
             prepare(recipe, tell)
     jobs = plan_jobs(jobs_of(table.seeds_of), out)
     seeds = " to ".join(str(count) for count in sorted({min(table.seeds_of.values()), table.seeds}))
@@ -393,11 +296,13 @@ def _sweep_and_report(
         )
 
 
+def _read_by(recipe: Recipe) -> tuple[Any, ...]:
+    """What a run reads before it begins: images, and weights of a network."""
+    training = training_of(recipe)
+    weights = training.weights and (training.model, training.weights)
+    return recipe.benchmark, recipe.data, frozenset(recipe.domains), weights
+
+
 def _records_of(jobs: list[Job], out: Path) -> list[Record]:
     paths = sorted(RunDirectory(out, job.recipe, job.seed).path for job in jobs)
     return [record for path in paths for record in read_records(path)]
-
-
-def _write_json(measured: dict[str, Any], output: Path | None) -> None:
-    if output:
-        write_file(output, (json.dumps(measured, indent=1) + "\n").encode())

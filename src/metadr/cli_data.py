@@ -16,8 +16,10 @@ from metadr.data.catalog import DataSet, data_sets, get_set
 from metadr.data.fetch import Download
 from metadr.data.source import data_root, in_words
 from metadr.data.standing import Status
+from metadr.data.vkitti2_files import RENDERED
 from metadr.display import working
 from metadr.errors import UserError
+from metadr.images import write_picture
 from metadr.progress import Work
 from metadr.synthetic import fonts as font_list
 from metadr.synthetic import syn_digits
@@ -101,10 +103,10 @@ def build(
         with working(console) as watch:
             now = obtain.build_mnist_m(photos, seed=seed, watch=watch)
         _print_standing([now])
-    elif known_as == "vkitti2":
+    elif known_as in ("vkitti2", "vkitti2_rendered"):
         with working(console) as watch:
             made = street.build(
-                out or data_root() / "vkitti2",
+                out or data_root() / RENDERED,
                 size=street.size_of(size),
                 scenes=scenes.split(","),
                 conditions=conditions.split(","),
@@ -139,7 +141,7 @@ def show(
     sheet = street_sheet.contact_sheet(
         size=street.size_of(size), scenes=scenes.split(","), conditions=conditions.split(","), part=part, seed=seed
     )
-    street_sheet.write_contact_sheet(output, sheet)
+    write_picture(output, sheet)
     console.print(f"written: {escape(str(output))}", soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`metadr claims` and `metadr rescore`: what finished runs show, and what is behind it."""
+"""`metadr claims`, `rescore` and `predictions`: what finished runs show, and what is behind it."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +11,8 @@ from rich.table import Table as TextTable
 
 from metadr.display import working
 from metadr.files import told, write_file
+from metadr.images import write_picture
+from metadr.predictions import prediction_sheet
 from metadr.report import read_records
 from metadr.report.regained import text_regained, write_regained
 from metadr.report.verdicts import FAMILIES, judge, markdown_claims, reading, text_claims
@@ -69,6 +71,24 @@ def rescore(
             console.print(table)
     for path in write_regained(all_found, output) if output else ():
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
+
+
+def predictions(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="directories of finished runs on masks")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="image file to write")],
+    images: Annotated[int, typer.Option(min=1, help="of each domain")] = 2,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    data: Annotated[Path | None, typer.Option(metavar="ROOT", readable=False, help="the scenes, as of the run")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="settings of the data, as of the run")
+    ] = None,
+) -> None:
+    """Write a sheet of test images, their masks, and what each run says of them at its end."""
+    fields = assignments(set_ or []) | ({} if data is None else {"root": str(data)})
+    with working(console) as watch:
+        sheet = prediction_sheet(runs, num_images=images, device=device, data=fields, watch=watch)
+    write_picture(output, sheet)
+    console.print(f"Wrote {escape(str(output))}", soft_wrap=True)
 
 
 def _print_rescored(found: Rescored, statistics: Statistics) -> None:

@@ -13,20 +13,19 @@ from torch import Tensor
 from metadr.errors import UserError
 from metadr.progress import Watch
 from metadr.settings import check, names, setting
+from metadr.training import Loss, Role
+from metadr.training import Training as Training
 
 Params = dict[str, Tensor]
 Access = Literal["current", "so_far", "all"]
-Precision = Literal["fp32", "tf32", "bf16"]
 ORACLES: dict[str, Access] = {"oracle-all": "all", "oracle-cumulative": "so_far"}  # they only see more data
-# How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
-Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
 
 
 class Batch(NamedTuple):
     """Images and what is known of them; the last `replayed` rows come from memory."""
 
     x: Tensor  # (B, 3, H, W) uint8
-    y: Tensor  # (B,) labels or (B, H, W) masks, int64
+    y: Tensor  # (B,) labels, int64, or (B, H, W) masks, uint8 or int64
     replayed: int = 0
 
     @classmethod
@@ -59,6 +58,8 @@ class Split(NamedTuple):
 
     @classmethod
     def union(cls, splits: "Sequence[Split]") -> "Split":
+        if len(splits) == 1:  # as it is, without a copy
+            return splits[0]
         return cls(torch.cat([split.x for split in splits]), torch.cat([split.y for split in splits]))
 
 
@@ -92,11 +93,12 @@ class Task:
     def on_masks(self) -> bool:
         return self.score == "miou"
 
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy over what is not ignored; zero, not NaN, where everything is.
+    def loss(self, logits: Tensor, y: Tensor, kind: Loss = "cross_entropy") -> Tensor:
+        """What is to be minimised, over what is not ignored; zero, not NaN, where everything is."""
+        return self._dice(logits, y) if kind == "dice" else self._cross_entropy(logits, y.long())
 
-        Pixels are flattened first: the 4-D form of nll_loss is not deterministic on CUDA.
-        """
+    def _cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Its mean. Pixels are flattened first: the 4-D form of nll_loss is not deterministic on CUDA."""
         if logits.ndim == 4:
             logits, y = logits.movedim(1, -1).flatten(0, 2), y.flatten()
         if not self.on_masks:
@@ -104,14 +106,31 @@ class Task:
         total = F.cross_entropy(logits, y, ignore_index=self.ignore_index, reduction="sum")
         return total / (y != self.ignore_index).sum().clamp(min=1)
 
+    def _dice(self, logits: Tensor, y: Tensor) -> Tensor:
+        """1 - 2 |P T| / (|P| + |T|) of each class over the whole batch, P its chances and T its pixels; the mean over
+        the classes that occur.
+
+        By comparison and sums alone: nothing here waits for the device or depends on the order of additions.
+        """
+        label = torch.arange(self.num_classes, device=y.device).view(-1, *(1,) * (y.ndim - 1))
+        true = (y.unsqueeze(1) == label).to(logits.dtype)
+        chances = logits.softmax(1)
+        if self.on_masks:
+            chances = chances * (y != self.ignore_index).unsqueeze(1)
+        over = [dim for dim in range(logits.ndim) if dim != 1]
+        pixels = true.sum(over)
+        overlap = 2 * (chances * true).sum(over) / (chances.sum(over) + pixels).clamp(min=1e-7)
+        present = pixels > 0
+        return torch.where(present, 1 - overlap, 0.0).sum() / present.sum().clamp(min=1)
+
     def confusion(self, logits: Tensor, y: Tensor) -> Tensor:
         """Counts of (true, predicted) pairs, int64, ignored pixels left out."""
-        predicted, true = logits.argmax(1).flatten(), y.flatten()
-        if self.on_masks:
-            kept = true != self.ignore_index
-            predicted, true = predicted[kept], true[kept]
+        predicted, true = logits.argmax(1).flatten(), y.flatten().long()
+        size = self.num_classes**2
         pairs = true * self.num_classes + predicted
-        return torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
+        if self.on_masks:
+            pairs = torch.where(true == self.ignore_index, size, pairs)  # counted in a place of their own, then left
+        return torch.bincount(pairs, minlength=size + 1)[:size].view(self.num_classes, self.num_classes)
 
     def __post_init__(self) -> None:
         check(self)
@@ -138,9 +157,11 @@ class Task:
         if not len(x):
             raise UserError(f"{place}: no images. A domain needs at least one image to train and one to test on.")
         wanted = (len(x), *x.shape[2:]) if self.on_masks else (len(x),)
-        if y.shape != wanted or y.dtype != torch.int64:
+        allowed = (torch.uint8, torch.int64) if self.on_masks else (torch.int64,)
+        if y.shape != wanted or y.dtype not in allowed:
+            kinds = " or ".join(str(each).removeprefix("torch.") for each in allowed[::-1])
             raise UserError(
-                f"{place}: labels must be an int64 tensor of shape {wanted}. Got {y.dtype} of shape {tuple(y.shape)}."
+                f"{place}: labels must be an {kinds} tensor of shape {wanted}. Got {y.dtype} of shape {tuple(y.shape)}."
             )
         kept = y[y != self.ignore_index] if self.on_masks else y
         if not kept.numel():
@@ -277,49 +298,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a model is trained on each domain. Defaults belong to the benchmark; a recipe states differences."""
-
-    model: str = setting("resnet18", "network, by name")
-    weights: str | None = setting(None, "what it starts from: 'imagenet', a safetensors file, or none, drawn at random")
-    steps: int = setting(3000, "gradient steps a domain (H)", low=1)
-    batch_size: int = setting(64, "images of the current domain in a batch", low=1)
-    optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")
-    lr: float = setting(3e-4, "learning rate on the first domain (eta)", above=0)
-    later_lr: float = setting(3e-5, "learning rate on every later domain", above=0)
-    momentum: float = setting(0.0, "momentum of SGD", low=0)
-    scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
-    batch_norm: str = setting(
-        "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
-    )
-    limit: int | None = setting(None, "use only the first images of every split", low=1)
-    precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")
-    deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
-
-    def __post_init__(self) -> None:
-        check(self)
-        passes = statistics_passes(self.batch_norm)
-        canonical = "all" if passes == STATISTICS_ORDER else "+".join(passes) or "none"
-        object.__setattr__(self, "batch_norm", canonical)  # one policy, one spelling, one key
-
-
-STATISTICS_ORDER: tuple[Role, ...] = ("inner", "clean", "recall", "adapt")
-
-
-def statistics_passes(policy: str) -> tuple[Role, ...]:
-    """The passes that move running statistics, in the order in which they are applied."""
-    if policy in ("all", "none"):
-        return STATISTICS_ORDER if policy == "all" else ()
-    named = policy.split("+")
-    if not set(named) <= set(STATISTICS_ORDER):
-        raise UserError(
-            f"The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of "
-            f"{', '.join(STATISTICS_ORDER)}. Got {policy!r} instead."
-        )
-    return tuple(role for role in STATISTICS_ORDER if role in named)
-
-
-@dataclass(frozen=True)
 class Recipe:
     """An experiment as a value: equal recipes are the same experiment.
 
@@ -403,7 +381,7 @@ class Benchmark:
     load: Callable[[str], Domain]
     # Of the data of an order, or of what renders them and its revision: part of every run's key.
     fingerprint: str | Callable[[tuple[str, ...]], str]
-    training: Training = Training()
+    training: Training = field(default_factory=Training)
     part_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name of a part -> its settings here
     tiny: Mapping[str, Any] = field(default_factory=dict)  # overrides that make a run take seconds
     classes: tuple[str, ...] = ()  # their names, where they have any
@@ -411,6 +389,7 @@ class Benchmark:
     reading: tuple[str, ...] = ()  # those of the settings that say how data are read, not where they lie
     configure: "Callable[[Any], Benchmark] | None" = None
     prepare: Callable[[tuple[str, ...], Watch | None], Mapping[str, Found]] | None = None
+    num_train: Callable[[str], int] | None = None  # training images of a domain, where that is quicker than loading it
 
     def fingerprint_of(self, order: tuple[str, ...]) -> str:
         """The fingerprint of the domains that a recipe uses; the others need not be there."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from metadr.benchmarks import training_of
+from metadr.benchmarks import steps_of, training_of
 from metadr.core import ORACLES, Recipe
 from metadr.display import duration
 from metadr.provenance import published_files
@@ -46,7 +46,7 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device) -> Cost
     finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1)
     steps, seconds, unknown = 0, 0.0, Counter[str]()
     for job in jobs:
-        own = training_of(job.recipe).steps * len(job.recipe.order)
+        own = sum(steps_of(job.recipe))
         kind = _kind(job.recipe)
         rate = measured.get(kind, finished.get(kind))
         steps += own
@@ -79,7 +79,8 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             training = {**dict(LATER_FIELDS), **identity["training"]}
             size = tuple(training[name] for name in ("model", "batch_size", "precision", "deterministic"))
             kind = _named(identity["benchmark"], _method_name(identity), size)
-            rate = done["seconds"] / (training["steps"] * len(identity["order"]))
+            steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say
+            rate = done["seconds"] / steps
             if torch.device(made["device"]).type == device.type:
                 rates.setdefault(kind, []).append(rate)
         except (OSError, ValueError, KeyError, TypeError):

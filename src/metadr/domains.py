@@ -14,15 +14,27 @@ class Resident:
 
     def __init__(self, domain: Domain, device: torch.device) -> None:
         self.fingerprint = domain.fingerprint()
-        self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device))
+        try:
+            val = domain.val and domain.val.to(device)
+            self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device), val=val)
+        except torch.OutOfMemoryError:
+            size = sum(tensor.nbytes for split in domain[1:] for tensor in split or ()) / 1e9
+            raise UserError(
+                f"The images of domain '{domain.name}', {size:.1f} GB, do not fit on {device} beside what is there. "
+                "Leave them on the host with --set stream=true, or make them smaller."
+            ) from None
 
 
 _RESIDENTS: WeakValueDictionary[tuple[object, ...], Resident] = WeakValueDictionary()  # as long as a run holds them
 
 
 def load_domains(recipe: Recipe, device: torch.device) -> list[Resident]:
-    """The domains of a recipe on a device, in order, then those it is only tested on; other runs may hold them too."""
-    residents = [_resident(recipe, name, device) for name in recipe.domains]
+    """The domains of a recipe on a device, in order, then those it is only tested on; other runs may hold them too.
+
+    Those that are streamed stay on the host.
+    """
+    place = torch.device("cpu") if training_of(recipe).stream else device
+    residents = [_resident(recipe, name, place) for name in recipe.domains]
     _check_mixed(recipe, [resident.domain for resident in residents])
     return residents
 
@@ -51,7 +63,10 @@ def _read(recipe: Recipe, name: str) -> Domain:
             f"Benchmark '{benchmark.name}' gave domain '{domain.name}' where '{name}' was asked for. "
             "Its load(name) must return the domain of that name."
         )
-    return benchmark.task.check(domain._replace(train=domain.train.first(limit), test=domain.test.first(limit)))
+    val = domain.val and domain.val.first(limit)
+    return benchmark.task.check(
+        domain._replace(train=domain.train.first(limit), test=domain.test.first(limit), val=val)
+    )
 
 
 def _check_mixed(recipe: Recipe, domains: list[Domain]) -> None:

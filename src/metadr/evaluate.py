@@ -1,6 +1,8 @@
 """Scores: exact counts per domain, and what a whole sequence comes to, each defined once."""
 
-from typing import NamedTuple
+import statistics
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,29 +11,72 @@ from metadr.core import Split, Task
 from metadr.engine.network import Network
 
 MOST_PIXELS = 1 << 21  # in a batch on a GPU, where few large ones are faster
+MASK_BATCH, MASK_PIXELS = 500, 1 << 22  # images, and pixels, whose masks are told at once: at 1242x375 nine of them
 
 
 @torch.no_grad()
 def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
-    if batch_size is None:
-        batch_size = max(100, MOST_PIXELS // split.x[0, 0].numel()) if split.x.is_cuda else 500
-    total = torch.zeros(network.task.num_classes, network.task.num_classes, dtype=torch.int64, device=split.x.device)
+    counts = [network.task.confusion(logits, y) for logits, y in _answers(network, split, batch_size)]
+    return torch.stack(counts).sum(0)
+
+
+@torch.no_grad()
+def suite_iou(network: Network, split: Split, *, group: int) -> float:
+    """The IoU of the suite that the paper used, as it was in 2020, in percent; ignored pixels left out.
+
+    Of all classes together, where what has a chance above 0.5 counts as predicted; of each `group` of images in turn,
+    and then the mean over groups.
+    """
+    hits, unions = [], []
+    for logits, y in _answers(network, split):
+        label = torch.arange(network.task.num_classes, device=y.device).view(-1, 1, 1)
+        true = y.unsqueeze(1) == label
+        said = (logits.softmax(1) > 0.5) & (y != network.task.ignore_index).unsqueeze(1)
+        hits.append((true & said).flatten(1).sum(1))
+        unions.append((true | said).flatten(1).sum(1))
+    groups = zip(*(torch.split(torch.cat(counts), group) for counts in (hits, unions)), strict=True)
+    return 100 * statistics.fmean(float(hit.sum() / union.sum().clamp(min=1)) for hit, union in groups)
+
+
+def _answers(network: Network, split: Split, batch_size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the network says of every image, in their order, and what is true; the images may be on the host."""
+    batch_size = batch_size or _batch_size(network, split)
     for start in range(0, split.num_images, batch_size):
-        rows = slice(start, start + batch_size)
-        total += network.task.confusion(network.logits(split.x[rows]), split.y[rows])
-    return total
+        logits = network.logits(split.x[start : start + batch_size])
+        yield logits, split.y[start : start + batch_size].to(logits.device)
+
+
+def _batch_size(network: Network, split: Split) -> int:
+    pixels = split.x[0, 0].numel()
+    if network.task.on_masks:
+        return max(1, min(MASK_BATCH, MASK_PIXELS // pixels))
+    return max(100, MOST_PIXELS // pixels) if split.x.is_cuda else 500
 
 
 def score(task: Task, counts: Tensor) -> float:
     """The task's score in percent: accuracy, or mean IoU over the classes that occur in the split."""
-    counts = counts.double()
-    hits = counts.diagonal()
     if task.score == "accuracy":
-        return float(100 * hits.sum() / counts.sum())
-    present = counts.sum(1) > 0
-    union = counts.sum(0) + counts.sum(1) - hits
-    return float(100 * (hits[present] / union[present]).mean())
+        return float(100 * counts.diagonal().sum().double() / counts.sum())
+    return float(100 * _ious(counts).nanmean())
+
+
+def details(task: Task, counts: Tensor) -> dict[str, Any]:
+    """What a row keeps of masks beside their score: the counts, the IoU of each class that occurs, and `micro`, that of
+    all classes together, in percent."""
+    if not task.on_masks:
+        return {}
+    hits, pixels = int(counts.diagonal().sum()), int(counts.sum())
+    classes = [None if iou != iou else 100 * iou for iou in _ious(counts).tolist()]
+    # Every wrong pixel is in two unions: that of its true class and that of the predicted one.
+    return {"micro": 100 * hits / (2 * pixels - hits), "iou": classes, "confusion": counts.tolist()}
+
+
+def _ious(counts: Tensor) -> Tensor:
+    """Hits / (true + predicted - hits) of each class; not a number where a class has no true pixel."""
+    hits = counts.diagonal().double()
+    union = counts.sum(0) + counts.sum(1) - counts.diagonal()
+    return torch.where(counts.sum(1) > 0, hits / union, torch.nan)
 
 
 class Summary(NamedTuple):

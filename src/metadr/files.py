@@ -8,6 +8,12 @@ from pathlib import Path
 from metadr.errors import UserError
 
 
+def data_root() -> Path:
+    """Where data sets lie: $METADR_DATA, else ~/.cache/metadr. Set NAME is found in its folder NAME."""
+    given = os.environ.get("METADR_DATA")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "metadr"
+
+
 def write_file(path: Path, data: bytes | Iterable[bytes], *, sync: bool = True) -> None:
     """All of it or nothing, also when the machine stops half-way: a new file, synced, then renamed into place.
 

@@ -1,10 +1,13 @@
-"""Whatever Pillow can open, as the 8-bit RGB that everything here works on."""
+"""Whatever Pillow can open, as the 8-bit RGB that everything here works on; and pictures as files."""
 
 import struct
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
+
+from metadr.errors import UserError
 
 DEEP_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 # What Pillow raises on tags that are garbage; seen when fed tags with random damage, and the like.
@@ -31,3 +34,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
         above = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", above.size, "white"), above)
     return image.convert("RGB")
+
+
+def write_picture(path: Path, picture: Image.Image) -> None:
+    """Write a picture for people to look at, in the format that its name says."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"Cannot write the picture '{path}': {reason}. Choose a .png or .jpg elsewhere.") from error

@@ -148,8 +148,9 @@ def survey(seen: Survey) -> list[TextTable | str]:
     peak = "while training" if cost.device != "cpu" else "of this process so far"
     shown.append(f"Memory: {_size(cost.image_bytes)} of images on {cost.device}; peak {_size(cost.peak_bytes)} {peak}.")
     each = " ".join(f"{1000 * seconds:.1f}" for seconds in cost.step_seconds)
+    steps = " ".join(map(str, cost.steps[:1] if len(set(cost.steps)) == 1 else cost.steps))
     shown.append(
-        f"Time: about {duration(cost.seconds)} on {cost.device}, by a few steps of each domain: {cost.steps} steps of "
+        f"Time: about {duration(cost.seconds)} on {cost.device}, by a few steps of each domain: {steps} steps of "
         f"{each} ms, {duration(cost.end_seconds)} at the ends of domains, {duration(cost.test_seconds)} of tests."
     )
     return shown

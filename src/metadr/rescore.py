@@ -92,8 +92,7 @@ def rescore(
                 f"No finished run in {source}. Only these can be tested again: finish it with 'metadr run'."
             )
         for path in paths:
-            directory = RunDirectory.at(path, _read_identity(path))
-            recipe = _recipe_of(directory, data or {})
+            directory, recipe = finished_run(path, data or {})
             prepare(with_training(recipe, weights=None), watch)  # the run's own are in its checkpoint
             with Ground(training_of(recipe), chosen).held():
                 residents = load_domains(recipe, chosen)  # held until the next run has found them
@@ -104,7 +103,7 @@ def rescore(
 def _rescored(
     directory: RunDirectory, recipe: Recipe, residents: list[Resident], statistics: Statistics, device: torch.device
 ) -> Rescored:
-    network = _network_of(directory, recipe, residents, device)
+    network = network_of(directory, recipe, residents, device)
     before = scores_of(directory.read("rows.json"), recipe.order)
     found = Rescored(directory.path, directory.identity, before, [])
     if not norms_of(network):
@@ -127,6 +126,14 @@ def _rescored(
     return found
 
 
+def finished_run(path: Path, data: Mapping[str, str]) -> tuple[RunDirectory, Recipe]:
+    """A finished run and its recipe, from its directory and the settings of its data that are not the usual ones."""
+    if not (path / "done.json").exists():
+        raise UserError(f"No finished run in {path}. Give the directory of one, or finish it with 'metadr run'.")
+    directory = RunDirectory.at(path, _read_identity(path))
+    return directory, _recipe_of(directory, data)
+
+
 def _read_identity(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads((path / "recipe.json").read_text())
@@ -146,7 +153,7 @@ def _recipe_of(directory: RunDirectory, data: Mapping[str, str]) -> Recipe:
     return recipe_from_identity(content, **values)
 
 
-def _network_of(directory: RunDirectory, recipe: Recipe, residents: list[Resident], device: torch.device) -> Network:
+def network_of(directory: RunDirectory, recipe: Recipe, residents: list[Resident], device: torch.device) -> Network:
     """The network as the run left it."""
     checkpoint = directory.load()
     if checkpoint is None:
@@ -165,7 +172,7 @@ def _network_of(directory: RunDirectory, recipe: Recipe, residents: list[Residen
         )
     training, task = training_of(recipe), benchmark_of(recipe).task
     with torch.random.fork_rng(devices=[]):  # weights that are overwritten: the caller's stream stays where it is
-        module = models.build(training.model, task.num_classes)
+        module = models.build(training.model, task.num_classes)  # without `weights`: all are overwritten
     network = Network(module.to(device), task, scaling=training.scaling, precision=training.precision)
     prefix = "model/"
     network.load({name[len(prefix) :]: value for name, value in checkpoint.tensors.items() if name.startswith(prefix)})

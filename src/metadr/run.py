@@ -11,13 +11,15 @@ import torch
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
+from metadr.best_epoch import Best, BestEpoch
 from metadr.core import Batch, Domain, Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, prepare_process
-from metadr.engine.learner import LOOK_EVERY, Learner, Taken, stream_seed
+from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, confusion, score, summarise
+from metadr.evaluate import Summary, confusion, details, score, suite_iou, summarise
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
@@ -190,6 +192,11 @@ class _Sequence:
         )
         self.stage, self.step, self.seconds = 0, 0, 0.0
         self.rows: list[dict[str, Any]] = []
+        self.steps = [
+            self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
+            for stage in range(len(self.domains))
+        ]
+        self.epochs: BestEpoch | None = None
         self._launched = 0  # steps of this domain that are on their way; `step` of them are known to be sound
         self._chunk = CHUNK
         self._resumed_at = self._saved_at = time.monotonic()
@@ -198,15 +205,17 @@ class _Sequence:
         self._resume_or_start()
         while self.stage < len(self.domains):
             yield from self._train()
+            if self.epochs is not None:
+                self.epochs.restore()
             self.learner.end_domain(self.domains[self.stage])
             self._test(after=self.domains[self.stage].name)
-            self.stage, self.step = self.stage + 1, 0
+            self.stage, self.step, self.epochs = self.stage + 1, 0, None
             if self.stage < len(self.domains):
                 self._begin()
             self._save()
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
-        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2)})
+        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), "steps": sum(self.steps)})
 
     def _train(self) -> Generator[Progress, None, None]:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
@@ -215,7 +224,8 @@ class _Sequence:
         taken = self._launch()
         while taken is not None:
             due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
-            ahead = self._launch() if self.device.type == "cuda" and not due else None
+            wait = due or (self.epochs is not None and self.epochs.ended(self._launched))  # the network is needed now
+            ahead = self._launch() if self.device.type == "cuda" and not wait else None
             terms = self._look(taken)
             rate = (self.step - first) / (time.monotonic() - started)
             try:
@@ -230,18 +240,20 @@ class _Sequence:
             taken = ahead or self._launch()
 
     def _launch(self) -> Taken | None:
-        num_steps = min(self._chunk, self.training.steps - self._launched)
+        num_steps = min(self._chunk, self.steps[self.stage] - self._launched)
+        if self.epochs is not None:
+            num_steps = min(num_steps, self.epochs.steps_left(self._launched))
         self._launched += num_steps
         return self.learner.steps(num_steps) if num_steps else None
 
     def _progress(self, terms: dict[str, float], rate: float) -> Progress:
-        left = (len(self.domains) - self.stage) * self.training.steps - self.step
+        left = sum(self.steps[self.stage :]) - self.step
         return Progress(
             domain=self.domains[self.stage].name,
             stage=self.stage,
             num_stages=len(self.domains),
             step=self.step,
-            num_steps=self.training.steps,
+            num_steps=self.steps[self.stage],
             terms=terms,
             steps_per_second=rate,
             seconds_left=left / rate,
@@ -258,6 +270,8 @@ class _Sequence:
         self.step += len(steps)
         if taken.seconds:
             self._chunk = next_chunk(len(steps), taken.seconds)
+        if self.epochs is not None and self.epochs.ended(self.step):
+            self.epochs.look(self.step)
         return steps[-1]
 
     def _lost(self, what: str, offset: int) -> UserError:
@@ -282,7 +296,8 @@ class _Sequence:
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         if self.stage < len(self.domains):
-            self._begin()
+            best = checkpoint.position.get("best")
+            self._begin(Best(*best) if best else None)
             self.learner.load(checkpoint.tensors)
         self.directory.write("rows.json", self.rows)
 
@@ -299,21 +314,28 @@ class _Sequence:
                 "Restore them (or the libraries that render them), or use another --out."
             )
 
-    def _begin(self) -> None:
+    def _begin(self, best: Best | None = None) -> None:
         """Hand the learner what it may train on at this stage."""
-        visible = {
-            "current": self.domains[self.stage : self.stage + 1],
-            "so_far": self.domains[: self.stage + 1],
-            "all": self.domains,
-        }[self.recipe.access]
+        visible = self._visible(self.stage)
         self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=self.stage == 0)
+        if self.training.kept_epoch == "best":
+            self.epochs = BestEpoch(self.learner, visible, best)
+
+    def _visible(self, stage: int) -> list[Domain]:
+        """The domains whose data may be seen at a stage."""
+        seen = {"current": slice(stage, stage + 1), "so_far": slice(stage + 1), "all": slice(None)}
+        return self.domains[seen[self.recipe.access]]
 
     def _test(self, *, after: str) -> None:
         """Test on all domains, seen and unseen."""
         for domain in self.tested:
-            value = score(self.task, confusion(self.learner.network, domain.test))
-            row = {"after": after, "on": domain.name, "metric": self.task.score, "value": value}
-            self.rows.append({**row, "images": domain.test.num_images})
+            counts = confusion(self.learner.network, domain.test)
+            row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
+            row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
+            if self.task.on_masks:
+                row["suite"] = suite_iou(self.learner.network, domain.test, group=self.training.batch_size)
+            best = self.epochs and self.epochs.found
+            self.rows.append({**row, "epoch": best.epoch} if best else row)
 
     def _save(self) -> None:
         position = {
@@ -323,6 +345,7 @@ class _Sequence:
             "seconds": round(self._elapsed(), 2),
             "device": self.device.type,
             "data": self.data,
+            **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self.learner.state()))
         self.directory.write("rows.json", self.rows)
@@ -344,8 +367,9 @@ def next_chunk(num_steps: int, seconds: float) -> int:
 def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
     for domain in {domain.train.x.shape[2:]: domain for domain in domains}.values():
-        x = domain.train.x[:1].cpu().expand(training.batch_size, -1, -1, -1)
-        y = domain.train.y[:1].cpu().expand(training.batch_size, *domain.train.y.shape[1:])
+        count = min(training.batch_size, 2)  # what fails with two images fails with more, and two are soon through
+        x = domain.train.x[:1].cpu().expand(count, -1, -1, -1)
+        y = domain.train.y[:1].cpu().expand(count, *domain.train.y.shape[1:])
         try:
             # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -28,7 +28,18 @@ log = logging.getLogger("metadr")
 
 FORMAT = 1  # of the files below; part of the key
 # Fields of Training that older runs do not have, with the value that they ran with: so their keys still hold.
-LATER_FIELDS = (("precision", "fp32"), ("deterministic", True), ("weights", None))
+LATER_FIELDS = (
+    ("precision", "fp32"),
+    ("deterministic", True),
+    ("weights", None),
+    ("epochs", None),
+    ("later_epochs", None),
+    ("kept_epoch", "last"),
+    ("sampling", "uniform"),
+    ("stream", False),
+    ("mirror", False),
+    ("loss", "cross_entropy"),
+)
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 # Checkpoints are written beside the training: else all lanes would stand still for a quarter second each time.
 _WRITER = ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
@@ -46,7 +57,8 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
 def content_of(recipe: Recipe) -> str:
     """The fingerprint of the files that a run begins with: its data and, where they are from a file, its weights."""
     data = benchmark_of(recipe).fingerprint_of(recipe.domains)
-    weights = models.content_of(training_of(recipe).weights)
+    training = training_of(recipe)
+    weights = models.content_of(training.model, training.weights)
     return f"{data}, weights {weights}" if weights else data
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from metadr import models
-from metadr.benchmarks import benchmark_of, training_of
+from metadr.benchmarks import benchmark_of, steps_of, training_of
 from metadr.core import Benchmark, Domain, Found, Recipe
 from metadr.domains import read_domains
 from metadr.engine.ground import Ground
@@ -47,11 +47,13 @@ class Cost(NamedTuple):
     end_seconds: float
     """What parts do at the ends of domains."""
     test_seconds: float
-    steps: int
+    steps: tuple[int, ...]
+    """So many of them at each."""
 
     @property
     def seconds(self) -> float:
-        return self.steps * sum(self.step_seconds) + self.end_seconds + self.test_seconds
+        steps = sum(count * seconds for count, seconds in zip(self.steps, self.step_seconds, strict=True))
+        return steps + self.end_seconds + self.test_seconds
 
 
 class Survey(NamedTuple):
@@ -121,7 +123,8 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         torch.cuda.reset_peak_memory_stats(device)
     steps, ends, tests = [], 0.0, 0.0
     for number, domain in enumerate(used):
-        train, test = (split.first(TIMED_IMAGES).to(device) for split in (domain.train, domain.test))
+        place = "cpu" if training.stream else device
+        train, test = (split.first(TIMED_IMAGES).to(place) for split in (domain.train, domain.test))
         if number < len(recipe.order):  # the others are only tested on
             learner.begin_domain(train, first=number == 0)
             learner.steps(1)
@@ -137,7 +140,7 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         step_seconds=tuple(steps),
         end_seconds=ends,
         test_seconds=tests * (len(steps) + 1),
-        steps=training.steps,
+        steps=steps_of(recipe),
     )
 
 

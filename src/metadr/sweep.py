@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from metadr import settings
-from metadr.benchmarks import check_recipe, training_of
+from metadr.benchmarks import check_recipe, steps_of, training_of
 from metadr.core import Recipe
 from metadr.engine.ground import check_precision
 from metadr.errors import UserError
@@ -174,7 +174,8 @@ class _Tally:
     """Counts steps, to say how long a sweep will take."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.total = {job: training_of(job.recipe).steps * len(job.recipe.order) for job in jobs}
+        self.steps = {job: steps_of(job.recipe) for job in jobs}
+        self.total = {job: sum(steps) for job, steps in self.steps.items()}
         self.first: dict[Job, int] = {}  # steps that a job had taken when it went on here
         self.taken: dict[Job, int] = {}
         self.started: dict[Job, float] = {}
@@ -183,7 +184,7 @@ class _Tally:
 
     def went_on(self, job: Job, now: Progress) -> None:
         self.running.add(job)
-        self.taken[job] = now.stage * now.num_steps + now.step
+        self.taken[job] = sum(self.steps[job][: now.stage]) + now.step
         self.first.setdefault(job, self.taken[job])
 
     def ended(self, job: Job) -> float:

@@ -21,3 +21,5 @@ CLASSES: tuple[tuple[str, tuple[int, int, int]], ...] = (
 
 CONDITIONS = ("clone", "fog", "overcast", "rain", "sunset", "morning")
 FRAMES = {"Scene01": 447, "Scene02": 233, "Scene06": 270, "Scene18": 339, "Scene20": 837}
+CAMERAS = (0, 1)
+RECORD = "vkitti2.json"  # beside the scenes of a stand-in: what it says of itself

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from metadr.core import STATISTICS_ORDER, Batch, Domain, Split, statistics_passes
+from metadr.core import Batch, Domain, Split
 from metadr.parts import PARTS, Randomize
+from metadr.training import STATISTICS_ORDER, statistics_passes
 
 POLICIES = ("none", "clean", "inner+adapt", "all")
 

@@ -187,7 +187,7 @@ BAD_DATA: dict[str, tuple[Task, Domain, str]] = {
     "floats": (Task(3), Domain("b", GOOD, Split(GOOD.x.float(), GOOD.y)), "b/test: images must be a uint8 tensor"),
     "labels-short": (Task(3), Domain("b", Split(GOOD.x, labels(3)), GOOD), "b/train: labels must be an int64 tensor"),
     "labels-float": (Task(3), Domain("b", Split(GOOD.x, GOOD.y.float()), GOOD), "Got torch.float32 of shape (4,)."),
-    "labels-not-masks": (Task(3, "miou"), Domain("b", GOOD, GOOD), "b/train: labels must be an int64 tensor of shape"),
+    "labels-not-masks": (Task(3, "miou"), Domain("b", GOOD, GOOD), "b/train: labels must be an int64 or uint8 tensor"),
     "empty-train": (Task(3), Domain("b", Split(images(0, 3, 8, 8), labels(0)), GOOD), "b/train: no images."),
     "empty-test": (Task(3), Domain("b", GOOD, Split(images(0, 3, 8, 8), labels(0))), "b/test: no images."),
     "empty-val": (Task(3), Domain("b", GOOD, GOOD, Split(images(0, 3, 8, 8), labels(0))), "b/val: no images."),

@@ -65,6 +65,30 @@ def test_a_claim_that_holds() -> None:
     assert verdict.note == ""
 
 
+def test_runs_are_known_by_what_their_directories_say_of_them() -> None:
+    """There, fields that came later are left out at the value that older runs had; others are another experiment."""
+    stored = {wanted: description(recipe_of(wanted))["training"] for wanted in (NAIVE, DR)}
+    assert "mirror" not in stored[NAIVE]
+    pairs = zip((NAIVE, DR), (range(60, 65), range(70, 75)), strict=True)
+    found = [each for wanted, finals in pairs for each in seeds(wanted, *finals)]
+    kept = [
+        each._replace(identity={**each.identity, "training": stored[NAIVE if not each.identity["method"] else DR]})
+        for each in found
+    ]
+    assert one(kept).outcome == "holds"
+    mirrored = [
+        each._replace(identity={**each.identity, "training": {**each.identity["training"], "mirror": True}})
+        for each in kept
+    ]
+    assert one(mirrored).outcome == "no runs"
+
+
+def test_runs_that_read_their_data_otherwise_are_others() -> None:
+    found = [*seeds(NAIVE, *range(60, 65)), *seeds(DR, *range(70, 75))]
+    read = [each._replace(identity={**each.identity, "reading": {"num_val": 9}}) for each in found]
+    assert one(found).outcome == "holds" and one(read).outcome == "no runs"
+
+
 def test_a_claim_that_does_not_hold() -> None:
     turned = one([*seeds(NAIVE, 70, 73, 71, 75, 72), *seeds(DR, 60, 62, 61, 63, 60)])
     assert turned.outcome == "does not hold"

@@ -103,7 +103,7 @@ def test_page_of_the_data_has_the_fields_of_the_benchmarks() -> None:
     rows = [row for table in tables(DOCS / "data.md") if table[0] == head for row in table[1:]]
     fields = {
         f"`{name}.{field.name}`": str(field.default)
-        for name in ("digits", "pacs", "folder")
+        for name in ("digits", "pacs", "vkitti2", "folder")
         for field in dataclasses.fields(BENCHMARKS[name].settings)
     }
     assert {field: default for field, default, _ in rows} == fields

@@ -13,7 +13,8 @@ from metadr.core import Batch, Context, Memory, Part, Split, Training
 from metadr.domains import _RESIDENTS, load_domains
 from metadr.engine import learner as learner_module
 from metadr.engine.ground import Ground, _refusal, prepare_process
-from metadr.engine.learner import LOOK_EVERY, Learner, Taken
+from metadr.engine.learner import Learner
+from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.errors import UserError
 from metadr.parts import EWC, GEM, L2, PARTS, MetaDR, Randomize, Replay
 from metadr.run import advance, run

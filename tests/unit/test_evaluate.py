@@ -242,7 +242,7 @@ def blank(num_images: int, y: Tensor) -> tuple[Tensor, Tensor]:
         (LABELS, blank(2, torch.tensor([0, 4])), "label 4 is out of range; with 4 classes labels are 0 to 3."),
         (LABELS, blank(2, torch.tensor([0, -1])), "label -1 is out of range"),
         (LABELS, blank(2, torch.tensor([0, 255])), "label 255 is out of range"),
-        (MASKS, blank(2, torch.zeros(2, dtype=torch.int64)), "must be an int64 tensor of shape (2, 4, 4)"),
+        (MASKS, blank(2, torch.zeros(2, dtype=torch.int64)), "must be an int64 or uint8 tensor of shape (2, 4, 4)"),
         (MASKS, blank(1, torch.full((1, 4, 4), 9)), "0 to 3 or 255 (ignored)"),
     ],
 )

@@ -12,21 +12,23 @@ ROOT = Path(metadr.__file__).parent
 LAYERS = [
     ["errors"],
     ["settings", "files", "images", "progress", "vkitti2_classes"],
+    ["training"],
     ["core"],
     ["transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
     ["benchmarks"],
     ["engine", "recipes"],
     ["evaluate"],
-    ["store", "provenance", "domains"],
+    ["store", "provenance", "domains", "best_epoch"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],
-    ["lanes", "stopping", "report", "survey"],
+    ["lanes", "stopping", "report", "survey", "predictions"],
     ["sweep"],
     ["display", "bench", "packs"],
     ["cost"],
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
+    ["cli_bench"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

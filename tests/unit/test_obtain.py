@@ -284,7 +284,10 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
-        (("data", "status", "nope"), "No data set 'nope'. Known: mnist, mnist_m, pacs, svhn, syn."),
+        (
+            ("data", "status", "nope"),
+            "No data set 'nope'. Known: mnist, mnist_m, pacs, svhn, syn, vkitti2, vkitti2-rendered.",
+        ),
         (
             ("data", "build", "svhn"),
             "cannot be built; only syn, mnist_m and vkitti2 can. Try 'metadr data fetch svhn'.",

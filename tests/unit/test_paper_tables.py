@@ -14,7 +14,6 @@ from metadr.store import description
 from metadr.sweep import Job, jobs_of, titles_of
 
 NOT_PRINTED = ("L2", "EWC")
-OF_PACS = ("table2", "table5")
 PRINTED = [name for name in OF_THE_PAPER if name in PAPER]
 
 
@@ -39,7 +38,15 @@ def test_rows_and_columns_are_the_paper_s(name: str) -> None:
     assert set(made.cells) == set(itertools.product(made.rows, made.columns))
 
 
-@pytest.mark.parametrize("name", [name for name in OF_THE_PAPER if name not in OF_PACS])
+def of(benchmark: str) -> list[str]:
+    """The paper's tables of a benchmark."""
+    return [name for name in OF_THE_PAPER if {recipe.benchmark for recipe in get_table(name).recipes} == {benchmark}]
+
+
+OF_PACS = of("pacs")
+
+
+@pytest.mark.parametrize("name", of("digits"))
 def test_every_table_of_the_digits_says_that_syn_is_rendered_here(name: str) -> None:
     table = get_table(name)
     assert {"syn"} <= {domain for recipe in table.recipes for domain in recipe.domains}
@@ -80,10 +87,11 @@ def test_what_tables_share_is_one_run(places: list[tuple[str, ...]]) -> None:
 
 def test_nothing_else_is_shared() -> None:
     """Other rows are other experiments: as many keys as recipes, over all tables."""
-    recipes = {recipe for name in OF_THE_PAPER for recipe in get_table(name).recipes}
+    names = [*of("digits"), *OF_PACS]
+    recipes = {recipe for name in names for recipe in get_table(name).recipes}
     assert len({key(recipe) for recipe in recipes}) == len(recipes)
     # 23 of table 1; 2 of the ablation; 2, 1, 1 and 2 of beta, gamma and alpha less those; figure 3's psi1 and psi2.
-    counts = {name: len(get_table(name).recipes) for name in OF_THE_PAPER}
+    counts = {name: len(get_table(name).recipes) for name in names}
     assert counts["table1"] == 23
     assert (counts["table2"], counts["table5"]) == (22, 2)
     assert len(recipes) == 23 + 2 + 2 + 1 + 1 + 2 + counts["table10"] + counts["table11"] + 8 + 22 + 2
@@ -214,3 +222,66 @@ def test_the_short_study_is_table_2_with_another_network_and_says_so() -> None:
             "batch_size": 32,
             "precision": "tf32",
         }
+
+
+# Virtual KITTI 2.
+
+PERMUTATIONS = """02 01 06, 06 01 18, 20 01 18, 02 18 20, 06 01 02, 20 18 01, 02 06 01, 18 20 02, 20 06 01, 18 06 02,
+06 20 18"""  # Appendix A, as it is printed
+LOOKS = {"P1": ("clone", "fog", "overcast"), "P2": ("clone", "rain", "fog"), "P3": ("clone", "sunset", "morning")}
+
+
+def test_kitti_rows_are_over_the_listed_permutations() -> None:
+    scenes = [each.split() for each in PERMUTATIONS.split(",")]
+    assert len(scenes) == 11
+    for row in get_table("figure4").rows:
+        wanted = [
+            tuple(f"scene{scene}-{look}" for scene, look in zip(three, LOOKS[row.under], strict=True))
+            for three in scenes
+        ]
+        assert [recipe.order for recipe in row.recipes] == wanted
+        assert row.seeds == 1
+
+
+def test_kitti_trains_as_the_paper_says() -> None:
+    recipes = {recipe for name in ("figure4", "table9") for recipe in get_table(name).recipes}
+    (training,) = {training_of(recipe) for recipe in recipes}
+    assert (training.model, training.weights, training.scaling) == ("unet_resnet34", "imagenet", "imagenet")
+    assert (training.epochs, training.later_epochs, training.batch_size) == (20, 10, 8)
+    assert (training.optimizer, training.lr, training.later_lr) == ("adam", 3e-4, 3e-5)
+    assert (training.sampling, training.mirror, training.kept_epoch) == ("shuffled", True, "last")
+    parts = {part for recipe in get_table("figure4").recipes for part in recipe.method}
+    assert {part.transforms for part in parts} == {"psi4"}
+    (meta,) = (part for part in parts if part.name == "meta-dr")
+    assert (meta.recall, meta.adapt, meta.inner_lr) == (10.0, 10.0, 0.01)
+
+
+def test_kitti_betas_and_the_naive_row_that_both_tables_share() -> None:
+    rows = {row.title: row for row in get_table("table9").rows}
+    (naive,) = [row for row in get_table("figure4").rows if (row.title, row.under) == ("Naive", "P3")]
+    assert rows.pop("beta = 0.0").recipes == naive.recipes
+    weights = {
+        title: {(part.recall, part.adapt) for recipe in row.recipes for part in recipe.method}
+        for title, row in rows.items()
+    }
+    assert weights == {f"beta = {beta}": {(beta, 0.0)} for beta in (0.001, 0.01, 0.1, 1.0, 10.0)}
+
+
+@pytest.mark.parametrize(("name", "paper"), [("vkitti2-rendered", "figure4"), ("table9-rendered", "table9")])
+def test_rendered_tables_stand_beside_the_paper_and_say_what_they_are(name: str, paper: str) -> None:
+    table, made = get_table(name), compare(get_table(name), [])
+    assert {recipe.benchmark for recipe in table.recipes} == {"vkitti2-rendered"}
+    assert any("Rendered here" in note and "not its images" in note for note in table.notes)
+    assert any("ResNet-50" in note for note in table.notes)
+    assert made.columns == columns_of(paper)
+    own = {place: cell.paper for place, cell in made.cells.items() if cell.paper is not None}
+    assert own == {place: cell for place, cell in PAPER[paper].items() if place[0] in made.rows}
+    assert len(own) == (27 if paper == "figure4" else 9)
+    assert all(len(row.recipes) == 5 for row in table.rows)
+    networks = {
+        row.title: {(training_of(recipe).model, training_of(recipe).weights) for recipe in row.recipes}
+        for row in table.rows
+    }
+    scratch = networks.pop("Naive, ResNet-34 from scratch", {("unet_resnet34", None)})
+    assert scratch == {("unet_resnet34", None)}
+    assert set().union(*networks.values()) == {("unet_resnet50_v1", "file")}

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
-from metadr.core import STATISTICS_ORDER, Recipe, Training, statistics_passes
+from metadr.core import Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import EWC, GEM, L2, PARTS, MetaDR, Randomize, Replay
 from metadr.settings import check, describe, names, parse, setting
+from metadr.training import STATISTICS_ORDER, statistics_passes
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from metadr.synthetic.street.texture import Canvas
 from metadr.synthetic.street.textures import TEXTURES, texture
 from metadr.synthetic.street.weather import CONDITIONS, develop
 from metadr.synthetic.street.writing import REVISION, build, moments
-from metadr.vkitti2_classes import CLASSES, FRAMES
+from metadr.vkitti2_classes import CLASSES, FRAMES, RECORD
 from metadr.vkitti2_classes import CONDITIONS as NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ CLASSGT = re.compile(r"(Scene\d\d)/(\w+)/frames/classSegmentation/Camera_([01])/
 def content(folder: Path) -> dict[str, bytes]:
     """Every file but the record, by its place in the folder."""
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    found.pop(writing.RECORD)
+    found.pop(RECORD)
     return found
 
 
@@ -295,7 +295,7 @@ def test_frame_counts_are_official_by_default(tmp_path: Path, monkeypatch: pytes
         for camera in (0, 1)
         for number in range(count)
     }
-    assert json.loads((tmp_path / writing.RECORD).read_text())["size"] == list(SIZE)
+    assert json.loads((tmp_path / RECORD).read_text())["size"] == list(SIZE)
 
 
 def test_fewer_frames_are_spread_over_the_scene() -> None:
@@ -305,7 +305,7 @@ def test_fewer_frames_are_spread_over_the_scene() -> None:
 
 
 def test_the_record_says_what_it_is(made: Path) -> None:
-    record = json.loads((made / writing.RECORD).read_text())
+    record = json.loads((made / RECORD).read_text())
     assert "not that data set" in record["what"]
     assert {name: record[name] for name in ("revision", "seed", "size", "frames")} == {
         "revision": REVISION,
@@ -339,7 +339,7 @@ def test_a_second_build_does_nothing_and_a_wider_one_only_what_is_missing(made: 
     more = build(tmp_path, size=SMALL, frames=2, scenes=["06", "Scene06"], conditions=["rain", "fog"], processes=1)
     assert (more.frames, more.new) == (8, 4)
     assert content(tmp_path).items() <= before.items() == content(made).items()
-    assert json.loads((tmp_path / writing.RECORD).read_text())["complete"] == {"Scene06": ["fog", "rain"]}
+    assert json.loads((tmp_path / RECORD).read_text())["complete"] == {"Scene06": ["fog", "rain"]}
 
 
 def test_a_stopped_build_goes_on(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +360,7 @@ def test_a_stopped_build_goes_on(made: Path, tmp_path: Path, monkeypatch: pytest
     there = content(tmp_path)
     assert len(there) == 22  # the record was the first
     assert there.items() <= content(made).items()
-    assert json.loads((tmp_path / writing.RECORD).read_text())["complete"] == {}
+    assert json.loads((tmp_path / RECORD).read_text())["complete"] == {}
     assert build(tmp_path, size=SMALL, frames=2, scenes=["06"], processes=1).new == 24 - 11
     assert content(tmp_path) == {place: data for place, data in content(made).items() if place.startswith("Scene06")}
 
@@ -432,7 +432,7 @@ def test_another_rendering_is_kept(made: Path, other: dict, said: str) -> None:
 
 
 def test_a_record_that_is_no_record(tmp_path: Path) -> None:
-    (tmp_path / writing.RECORD).write_text("{")
+    (tmp_path / RECORD).write_text("{")
     with pytest.raises(UserError, match=r"vkitti2\.json' cannot be read"):
         build(tmp_path, size=SMALL, frames=1, processes=1)
 
@@ -455,7 +455,7 @@ def test_the_command_says_what_it_makes(tmp_path: Path, monkeypatch, capsys) -> 
     assert not end.value.code
     said = " ".join(capsys.readouterr().out.split())
     assert "2 frames of 64x32, 2 of them new" in said and "are not that data set" in said
-    assert len(content(tmp_path / "vkitti2")) == 4
+    assert len(content(tmp_path / "vkitti2-rendered")) == 4
 
 
 def test_a_sheet_shows_scenes_by_conditions() -> None:

@@ -39,8 +39,8 @@ def test_twins_are_equal_images_in_different_splits() -> None:
 
 
 def test_the_time_is_that_of_all_steps_ends_and_tests() -> None:
-    cost = Cost("cpu", 1, 2, step_seconds=(0.5, 0.25), end_seconds=3.0, test_seconds=4.0, steps=100)
-    assert cost.seconds == 100 * 0.75 + 3 + 4
+    cost = Cost("cpu", 1, 2, step_seconds=(0.5, 0.25), end_seconds=3.0, test_seconds=4.0, steps=(100, 200))
+    assert cost.seconds == 100 * 0.5 + 200 * 0.25 + 3 + 4
 
 
 @pytest.mark.parametrize("method", ["naive", "er+meta-dr", "ewc+gem+dr", "oracle-all"])
@@ -81,7 +81,7 @@ def test_sizes_are_told_by_area(registered_toys) -> None:
 
 def test_words_of_a_survey(registered_toys) -> None:
     benchmark = dataclasses.replace(registered_toys["classification"].benchmark, classes=("0", "1", "[b]"))
-    cost = Cost("cuda", 3_000_000_000, 4_500_000, (0.01, 0.02), 30.0, 60.0, 1000)
+    cost = Cost("cuda", 3_000_000_000, 4_500_000, (0.01, 0.02), 30.0, 60.0, (1000, 1000))
     counts = {"red": [(1, 2), (0, 0), (3, 0)]}
     twin = Twins("red/test", "red/train", 2, ("a.png", "b.png"))
     table, *lines = in_words(Survey(benchmark, counts, [twin], cost))
@@ -96,5 +96,7 @@ def test_words_of_a_survey(registered_toys) -> None:
         "Time: about 2:00 on cuda, by a few steps of each domain: 1000 steps of 10.0 20.0 ms, 0:30 at the ends of "
         "domains, 1:00 of tests.",
     ]
+    uneven = in_words(Survey(benchmark, counts, [], cost._replace(steps=(2000, 500))))[-1]
+    assert "about 2:00 on cuda, by a few steps of each domain: 2000 500 steps of 10.0 20.0 ms" in uneven
     _, first, *_ = in_words(Survey(benchmark, counts, [], cost))
     assert first == "Duplicates, pixel for pixel: none."

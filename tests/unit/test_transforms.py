@@ -330,8 +330,8 @@ def test_contact_sheet_refusals(tmp_path):
     with pytest.raises(UserError, match=r"^No images in '"):
         transforms.write_contact_sheet("psi1", tmp_path, tmp_path / "a.png")
     Image.new("RGB", (9, 5)).save(tmp_path / "a.png")
-    for out in (tmp_path / "none" / "sheet.png", tmp_path / "sheet.nothing", tmp_path):
-        with pytest.raises(UserError, match=r"^Cannot write the contact sheet to '"):
+    for out in (tmp_path / "a.png" / "sheet.png", tmp_path / "sheet.nothing", tmp_path):
+        with pytest.raises(UserError, match=r"^Cannot write the picture '"):
             transforms.write_contact_sheet("psi1", tmp_path, out)
     (tmp_path / "b.png").write_bytes(b"not an image")
     with pytest.raises(UserError, match=r"^Cannot read the image '"):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from metadr import models
-from metadr.benchmarks import benchmark_of, make_recipe, prepare
+from metadr import cli, models
+from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
 from metadr.errors import UserError
 from metadr.models import libraries
-from metadr.recipes import Row, Table
+from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
 from metadr.report.records import read_records
 from metadr.run import run
@@ -206,3 +206,24 @@ def test_without_timm_its_names_are_unknown_and_the_extra_is_named(monkeypatch: 
     assert libraries.timm_names() == []
     with pytest.raises(UserError, match=r"No model 'test_vit'.* 'pip install metadr\[timm\]"):
         models.check_model("test_vit")
+
+
+def test_a_file_is_for_the_rows_of_a_table_that_start_from_weights(file: Path) -> None:
+    made = cli._with_weights(get_table("vkitti2-rendered"), str(file))
+    trainings = {(training.model, training.weights) for training in map(training_of, made.recipes)}
+    assert trainings == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
+    everything = cli._with_weights(get_table("demo"), str(file))
+    assert {training_of(recipe).weights for recipe in everything.recipes} == {str(file)}
+    assert cli._with_weights(get_table("demo"), None) == get_table("demo")
+
+
+def test_rows_from_weights_and_from_scratch_are_both_found_in_a_report(
+    registered_toys, file: Path, tmp_path: Path
+) -> None:
+    """Their runs differ in what they read, though their domains are the same."""
+    recipes = [make_recipe("toy-shapes", tiny=True, model="tiny_resnet", weights=each) for each in (None, str(file))]
+    for recipe in recipes:
+        run(recipe, out=tmp_path / "runs", device="cpu")
+    rows = tuple(Row(title, (recipe,)) for title, recipe in zip(("scratch", "file"), recipes, strict=True))
+    made = compare(Table("demo", "two rows", rows), read_records(tmp_path / "runs"))
+    assert len(made.records) == 2 and all(cell.complete for cell in made.cells.values())

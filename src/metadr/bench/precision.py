@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, make_recipe, training_of
-from metadr.core import Precision, Recipe, Split, Training
+from metadr.core import Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground
-from metadr.engine.learner import LOOK_EVERY, Learner, stream_seed
+from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.log import LOOK_EVERY
 from metadr.provenance import environment
 from metadr.run import pick_device
+from metadr.training import Precision
 
 STOPS = (0, 3, 10, 30, 100, 300, 1000)
 

@@ -13,12 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from metadr import models
 from metadr.bench.peers import Peer, peers_of
 from metadr.bench.timing import in_turn
-from metadr.core import Precision, Recipe, Split, Task, Training
+from metadr.core import Recipe, Split, Task, Training
 from metadr.engine.ground import Ground
-from metadr.engine.learner import LOOK_EVERY, Learner
+from metadr.engine.learner import Learner
+from metadr.engine.log import LOOK_EVERY
 from metadr.parts import parse_method
 from metadr.provenance import environment
 from metadr.run import pick_device
+from metadr.training import Precision
 
 METHODS = ("naive", "dr", "meta-dr")
 NUM_CLASSES = 10

@@ -1,6 +1,8 @@
 """Benchmarks by name, and recipes made from names: `embedded/p1` with `ewc+dr`."""
 
 import dataclasses
+import itertools
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +11,15 @@ from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
 from metadr.benchmarks.folder import FOLDER
 from metadr.benchmarks.pacs import PACS
+from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import parse_method
 from metadr.progress import Watch
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER)}
+BENCHMARKS: dict[str, Benchmark] = {
+    each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER, VKITTI2, VKITTI2_RENDERED)
+}
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
 RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")
@@ -57,6 +62,18 @@ def training_of(recipe: Recipe) -> Training:
         if name not in settings.names(Training):
             raise unknown("field", name, settings.names(Training), within=" in Training")
     return dataclasses.replace(benchmark_of(recipe).training, **differences)
+
+
+def steps_of(recipe: Recipe) -> tuple[int, ...]:
+    """Gradient steps at each domain of a recipe; where epochs count, its data say how many these are."""
+    training, benchmark = training_of(recipe), benchmark_of(recipe)
+    if training.epochs is None:
+        return (training.steps,) * len(recipe.order)
+    count = benchmark.num_train or (lambda name: benchmark.load(name).train.num_images)
+    images = [min(count(name), training.limit or sys.maxsize) for name in recipe.order]
+    stages = range(len(images))
+    seen = {"current": images, "so_far": list(itertools.accumulate(images)), "all": [sum(images)] * len(images)}
+    return tuple(training.steps_on(seen[recipe.access][stage], first=stage == 0) for stage in stages)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:

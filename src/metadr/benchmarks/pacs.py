@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from metadr import settings
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.pacs import PAPER, Reading, content_of, found_in, is_listed, load
 from metadr.data.pacs_scan import CLASSES, DOMAINS
@@ -52,6 +53,7 @@ def configure(how: Reading) -> Benchmark:
         tiny={"steps": 3, "batch_size": 8, "limit": 16, "model": "tiny_resnet", "weights": None},
         classes=CLASSES,
         settings=how,
+        reading=settings.names(Reading),
         configure=configure,
         prepare=prepare,
     )

@@ -11,6 +11,7 @@ from metadr.data.pacs import PACS
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Files, Source, decode, locate
 from metadr.data.standing import Status, Verified
+from metadr.data.vkitti2_set import VKITTI2, VKITTI2_RENDERED
 from metadr.errors import unknown
 from metadr.progress import Watch
 
@@ -24,7 +25,7 @@ class DataSet(Protocol):
     def homepage(self) -> str: ...
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        """What it is published as: files that it takes as they come, or one archive."""
+        """What it is published as: files that it takes as they come, or archives; nothing if it is only made here."""
         ...
 
     @property
@@ -44,6 +45,10 @@ class DataSet(Protocol):
 
     def locate(self, folder: Path) -> Files:
         """Its files and folders at or below a folder, or one sentence on what is missing."""
+        ...
+
+    def lands(self, role: str, found: Path) -> str:
+        """Where in its own folder what was found as `role` is put."""
         ...
 
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
@@ -92,6 +97,9 @@ class DigitSet:
     def locate(self, folder: Path) -> Files:
         return locate(self.source, folder)
 
+    def lands(self, role: str, found: Path) -> str:
+        return found.name
+
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         decode(self.source, files, PAPER, watch)
 
@@ -104,12 +112,16 @@ class DigitSet:
 
 def data_sets() -> dict[str, DataSet]:
     """All of them, by name."""
-    return {**{name: DigitSet(source) for name, source in digits.SOURCES.items()}, PACS.name: PACS}
+    others: tuple[DataSet, ...] = (PACS, VKITTI2, VKITTI2_RENDERED)
+    return {
+        **{name: DigitSet(source) for name, source in digits.SOURCES.items()},
+        **{each.name: each for each in others},
+    }
 
 
 def get_set(name: str) -> DataSet:
     """The data set of a name; MNIST-M is `mnist_m` or `mnist-m`."""
-    found = data_sets().get(name.replace("-", "_"))
+    found = data_sets().get(name) or data_sets().get(name.replace("-", "_"))
     if found is None:
         raise unknown("data set", name, data_sets())
     return found

@@ -12,16 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from metadr.data.source import reading
+from metadr.data.source import damaged, reading
 from metadr.images import to_rgb
 from metadr.progress import Meter, Watch
 
 Fit = Literal["crop", "stretch", "pad"]
+Kind = Literal["PNG", "JPEG"]
 Result = TypeVar("Result")
 # Pillow lets go of the interpreter while it decodes, but not while it opens: images of some thousand bytes take longer
 # on several threads than on one (6,000 PNGs of 32x32: 2.4 s on two, 1.3 s on one).
 THREADS_FROM = 8_192  # bytes, the mean of a sample
 SAMPLED = 32
+PNG_END = b"IEND\xaeB`\x82"
 WINDOW = 256  # files in flight: results are not piled up before they are taken
 
 
@@ -54,25 +56,40 @@ def picture(path: Path, side: int, fit: Fit) -> Picture | Broken:
     return Picture(np.asarray(fitted), whole.width, whole.height)
 
 
-def rgb(path: Path) -> Image.Image | Broken:
-    """One file as RGB, the right way up.
+def rgb(path: Path, kind: Kind | None = None) -> Image.Image | Broken:
+    """One file as RGB, the right way up; only of one kind, where one is given.
 
     Raises:
         UserError: If the file cannot be read at all; what can be read and is no image is `Broken`.
     """
     with reading(path):
         data = path.read_bytes()
+    formats = (kind,) if kind else None
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             image.verify()  # the checksums of a PNG, which decoding alone passes over
-        with Image.open(io.BytesIO(data)) as image:
+        if kind == "PNG" and not data.endswith(PNG_END):
+            return Broken("its end is missing")
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             return to_rgb(image)
     except MemoryError:  # says nothing of the file
         raise
     except Exception as error:  # a damaged file may raise anything in one of forty readers
-        unidentified = isinstance(error, UnidentifiedImageError)
-        reason = "no image that Pillow knows" if unidentified else str(error) or type(error).__name__
+        unidentified = "unknown format" if kind else "no image that Pillow knows"
+        reason = unidentified if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__
         return Broken("empty file" if not data else reason.splitlines()[0])
+
+
+def whole_image(path: Path, kind: Kind) -> Image.Image:
+    """A published file of a known kind: nothing of a published set is left out.
+
+    Raises:
+        UserError: If it cannot be read, or is damaged or cut short.
+    """
+    image = rgb(path, kind)
+    if isinstance(image, Broken):
+        raise damaged(path, f"it is not a whole {kind} ({image.reason})")
+    return image
 
 
 def in_order(

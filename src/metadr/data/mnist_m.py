@@ -1,23 +1,19 @@
 """MNIST-M: MNIST's digits blended over photographs, 32x32 RGB, one PNG each and lists of labels."""
 
-import io
-import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from metadr.core import Split
-from metadr.data.decode import in_order
+from metadr.data.decode import in_order, whole_image
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Counts, Decoding, Files, Need, Part, Source, damaged, reading, to_split
 from metadr.progress import Watch
 
 SIZE = (32, 32)
-PNG_END = b"IEND\xaeB`\x82"
 
 
 class Line(NamedTuple):
@@ -50,20 +46,10 @@ def read_list(path: Path) -> list[Line]:
 
 def read_png(path: Path) -> Image.Image:
     """A PNG of 32x32 in RGB."""
-    with reading(path):
-        data = path.read_bytes()
-    try:
-        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            image.verify()  # the checksums of its chunks, which decoding alone passes over
-        if not data.endswith(PNG_END):
-            raise ValueError("its end is missing")
-        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            if image.size != SIZE:
-                raise damaged(path, f"it is {image.width}x{image.height}, not 32x32")
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
-        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise damaged(path, f"it is not a whole PNG ({reason})") from None
+    image = whole_image(path, "PNG")
+    if image.size != SIZE:
+        raise damaged(path, f"it is {image.width}x{image.height}, not 32x32")
+    return image
 
 
 def count(files: Files, part: Part) -> int:

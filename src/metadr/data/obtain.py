@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from metadr.data.archives import is_archive, unpack
-from metadr.data.catalog import get_set
+from metadr.data.catalog import DataSet, get_set
 from metadr.data.fetch import Download, fetch
 from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
@@ -32,13 +32,16 @@ def download(name: str, *, root: Path | None = None, watch: Callable[[Download],
     """Fetch a data set's files from their publisher, unpack what is packed, and put it in its place."""
     wanted, root = get_set(name), root or data_root()
     name = wanted.name
+    if not wanted.files:
+        raise UserError(f"{name} is not published. Make it with '{wanted.build}'.")
     parts = root / "downloads" / name
     hint = f"Get the files by hand ({wanted.homepage}) and run 'metadr data import {name} FOLDER'" + (
         f", or make your own with '{wanted.build}'." if wanted.build else "."
     )
     files = fetch(wanted.files, parts, hint=hint, watch=watch)
-    # What the reader knows by name is taken as it came; anything else is one archive that holds it all.
-    now = bring(name, parts if all(path.name in wanted.readable for path in files) else files[0], root=root)
+    # Several files are taken together; one that the reader does not know by name is an archive that holds it all.
+    together = len(files) > 1 or files[0].name in wanted.readable
+    now = bring(name, parts if together else files[0], root=root)
     shutil.rmtree(parts)
     return now
 
@@ -54,14 +57,7 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     if not place.exists():
         raise UserError(f"There is no {place} to import {name} from. Give a folder or an archive that holds it.")
     with _workplace(root) as work:
-        if place.is_file():
-            if not is_archive(place):
-                raise UserError(
-                    f"{place} is neither a folder nor an archive (zip, tar, gz, bz2, xz). Give the folder that holds "
-                    f"{wanted.holds}."
-                )
-            place = unpack(place, work / "unpacked", watch=watch)
-        found = wanted.locate(place)
+        found = wanted.locate(_opened(wanted, place, work / "unpacked", watch))
         problem = ""
         try:
             wanted.check(found, root, watch)
@@ -71,24 +67,49 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
                 raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
         copy = work / "copy"
         copy.mkdir()
-        num_files = sum(sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for path in found.values())
-        meter = Meter(f"copying {name}", num_files, watch)
+        num_files = {role: sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for role, path in found.items()}
+        meter = Meter(f"copying {name}", sum(num_files.values()), watch)
 
         def take(here: str | Path, there: str | Path) -> None:
             shutil.copy2(here, there)
             meter.add()
 
-        for path in found.values():
-            if path.is_dir():
-                shutil.copytree(path, copy / path.name, copy_function=take)
+        for role, path in found.items():
+            there = copy / wanted.lands(role, path)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_relative_to(work):
+                path.rename(there)  # it was unpacked for this
+                meter.add(num_files[role])
+            elif path.is_dir():
+                shutil.copytree(path, there, copy_function=take)
             else:
-                take(path, copy / path.name)
+                take(path, there)
         record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
         if record.is_file():
             shutil.copy2(record, copy / record.name)
         _replace(copy, root / name)
     now = wanted.status(root)
     return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
+
+
+def _opened(wanted: DataSet, place: Path, unpacked: Path, watch: Watch | None) -> Path:
+    """The folder to look in: the one that was given, or what is in an archive, or in those that it was published as."""
+    if place.is_file():
+        if not is_archive(place):
+            raise UserError(
+                f"{place} is neither a folder nor an archive (zip, tar, gz, bz2, xz). Give the folder that holds "
+                f"{wanted.holds}."
+            )
+        return unpack(place, unpacked, watch=watch)
+    names = [file.name for file in wanted.files if file.name not in wanted.readable]
+    archives = [place / name for name in names if (place / name).is_file()]
+    with suppress(UserError):
+        if archives and wanted.locate(place):
+            return place  # they were unpacked before
+    for archive in archives:
+        unpacked.mkdir(exist_ok=True)
+        unpack(archive, unpacked / archive.name, watch=watch)
+    return unpacked if archives else place
 
 
 def build_mnist_m(

@@ -183,6 +183,9 @@ class Pacs:
     def locate(self, folder: Path) -> dict[str, Path]:
         return locate(folder)
 
+    def lands(self, role: str, found: Path) -> str:
+        return found.name
+
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         """Refuse a copy that cannot be read. What is decoded on the way is what the first run will open."""
         for domain in _there(files):

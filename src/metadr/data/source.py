@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from metadr.core import Split
 from metadr.data.remote import RemoteFile
 from metadr.errors import UserError
+from metadr.files import data_root as data_root
 from metadr.progress import Watch
 from metadr.settings import check, setting
 
@@ -22,12 +23,6 @@ Part = Literal["train", "test"]
 Files = Mapping[str, Path]  # what a file is to its data set ("train_images") -> where it was found
 NUM_CLASSES = 10
 MAX_ENTRIES = 500_000  # of a folder that is searched: more than any copy of these data sets has
-
-
-def data_root() -> Path:
-    """Where data sets lie: $METADR_DATA, else ~/.cache/metadr. Set NAME is found in its folder NAME."""
-    given = os.environ.get("METADR_DATA")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "metadr"
 
 
 @dataclass(frozen=True)

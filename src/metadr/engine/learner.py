@@ -3,48 +3,17 @@
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
+from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
+from metadr.engine.log import LOOK_EVERY, StepLog, Taken, Terms, now
 from metadr.engine.network import Network
-
-LOOK_EVERY = 256  # the most steps that may be taken before somebody looks at their losses
-
-
-class Terms(NamedTuple):
-    """The loss of a step and the terms that it is the sum of, as device tensors."""
-
-    loss: Tensor
-    by_name: dict[str, Tensor]
-
-
-class Taken(NamedTuple):
-    """What a row of steps left to look at, on its way to the host; reading it waits for those steps alone."""
-
-    names: tuple[str, ...]
-    values: Tensor
-    started: torch.cuda.Event | None
-    ready: torch.cuda.Event | None
-
-    @property
-    def seconds(self) -> float | None:
-        """How long the device took for them, whatever the host did meanwhile; once they are read, and on a GPU."""
-        if self.started is None or self.ready is None:
-            return None
-        return float(self.started.elapsed_time(self.ready)) / 1e3
-
-    def read(self) -> tuple[list[dict[str, float]], bool]:
-        """The loss and its terms at every step, and whether all weights are finite after the last."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        *values, finite = self.values.tolist()
-        width = len(self.names)
-        rows = [values[start : start + width] for start in range(0, len(values), width)]
-        return [dict(zip(self.names, row, strict=True)) for row in rows], bool(finite)
+from metadr.engine.streaming import Streamed
 
 
 def stream_seed(seed: int, *names: object) -> int:
@@ -80,10 +49,16 @@ class Learner:
             batch_norm=training.batch_norm,
             precision=training.precision,
             sizes=sizes,
+            loss=training.loss,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]
         self.streams = {name: self._stream(name) for name in names}
+        self._streamed = Streamed(training.batch_size, device, partial(stream_seed, seed)) if training.stream else None
+        if training.sampling == "shuffled" and self._streamed is None:
+            self.streams["shuffle"] = self._stream("shuffle")
+        self._turns: Turns | None = None  # of outer batches, where they are not drawn
+        self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
@@ -91,12 +66,19 @@ class Learner:
         self._capturing = capture and device.type == "cuda"
         self._captured: Captured | None = None
         self._read: dict[str, Tensor] = {}  # what the recorded step reads
-        self._log = _Log(device)
+        self._log = StepLog(device)
 
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
         lr = self.training.lr if first else self.training.later_lr
+        self.best = {}
+        shuffled = self.training.sampling == "shuffled"
+        epoch = self.training.epoch_steps(train.num_images) if shuffled else None
+        if self._streamed is not None:
+            self._streamed.open(train, epoch)
         if self._overwritten_by(train):
+            if self._turns is not None:
+                self._turns.restart()
             for slots in self.optimizer.state.values():
                 for value in slots.values():
                     value.zero_()
@@ -104,15 +86,21 @@ class Learner:
             return
         self._captured = None
         # Recorded steps read the same tensors again: a copy, since others may read the original.
-        self._train = Split(train.x.clone(), train.y.clone()) if self._capturing else train
+        copied = self._capturing and self._streamed is None
+        self._train = Split(train.x.clone(), train.y.clone()) if copied else train
+        if epoch is not None and self._streamed is None:
+            self._turns = Turns(train.num_images, epoch, self.training.batch_size, self.streams["shuffle"])
         self.optimizer = self._new_optimizer(lr)
 
     def steps(self, num_steps: int) -> Taken:
         """Take up to LOOK_EVERY steps in a row, without waiting for them."""
         if num_steps > LOOK_EVERY:
             raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
-        started = _now(self.device)
+        started = now(self.device)
         for _ in range(num_steps):
+            for source in (self._turns, self._streamed):
+                if source is not None:
+                    source.next_step()
             if self._captured is not None:
                 self._captured.replay()
                 continue
@@ -120,7 +108,7 @@ class Learner:
                 self._logged_step()
                 if self._capturing:
                     self._read = self._readable(self._train)
-                    self._captured = Captured(self._logged_step, [*self.streams.values(), self._layers_rng])
+                    self._captured = Captured(self._logged_step, self._drawn_from())
         return self._log.taken(num_steps, list(self.network.params.values()), started)
 
     def step(self) -> Terms:
@@ -134,11 +122,13 @@ class Learner:
 
     def gradient(self) -> tuple[Terms, list[Tensor]]:
         """The loss of the viewed batch plus every part's penalty, and its gradient through every part."""
+        if self._streamed is not None:
+            self._streamed.begin()
         parts = self.recipe.method
         contexts = {part.name: self._context(part) for part in parts}
-        raw = self._train.sample(self.training.batch_size, self.streams["outer"])
+        raw = self._outer_batch()
         for part in parts:
-            raw = part.extend(raw, contexts[part.name])
+            raw = self._extended(raw, part, contexts[part.name])
         batch = raw
         for part in parts:
             batch = part.view(batch, contexts[part.name])
@@ -162,8 +152,9 @@ class Learner:
             rows = torch.randperm(domain.train.num_images, generator=self.streams["memory"], device=self.device)
             if self.recipe.memory_choice == "first":
                 rows = torch.arange(domain.train.num_images, device=self.device)
-            rows = rows[: self.recipe.memory_per_domain]
-            self.memory.add(Batch(domain.train.x[rows], domain.train.y[rows]))
+            rows = rows[: self.recipe.memory_per_domain].to(domain.train.x.device)
+            kept = Split(domain.train.x[rows], domain.train.y[rows])
+            self.memory.add(Batch(*kept.to(self.device)))
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""
@@ -176,6 +167,10 @@ class Learner:
             tensors[f"stream/{name}"] = rng.get_state()
         tensors["stream_of_layers"] = self._layers_rng.get_state()
         tensors |= _named("part", self.part_state)
+        tensors |= {f"best/{name}": value for name, value in self.best.items()}
+        for source in (self._turns, self._streamed):
+            if source is not None:
+                tensors |= {f"turns/{name}": value for name, value in source.state().items()}
         for index, batch in enumerate(self.memory.batches):
             tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
         return tensors
@@ -196,6 +191,10 @@ class Learner:
             name: {key: value.to(self.device) for key, value in _below(tensors, f"part/{name}/").items()}
             for name in self.part_state
         }
+        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
+        for source in (self._turns, self._streamed):
+            if source is not None:
+                source.load(_below(tensors, "turns/"))
         stored = _below(tensors, "memory/")
         self.memory = Memory(self.memory.room)
         for number in range(len(stored) // 2):
@@ -205,9 +204,9 @@ class Learner:
         own = self.streams[part.name]
 
         def draw(*, replay: bool = True) -> Batch:
-            batch = self._train.sample(self.training.batch_size, own)
+            batch = self._mirrored(self._sample(own), own)
             for other in self.recipe.method if replay else ():
-                batch = other.extend(batch, self._context(other)._replace(rng=own))
+                batch = self._extended(batch, other, self._context(other)._replace(rng=own))
             return batch
 
         def view(batch: Batch) -> Batch:
@@ -228,6 +227,33 @@ class Learner:
             batch_size=self.training.batch_size,
         )
 
+    def _outer_batch(self) -> Batch:
+        rng = self.streams["outer"]
+        if self._turns is None:
+            return self._mirrored(self._sample(rng), rng)
+        rows = self._turns.rows()
+        return self._mirrored(Batch(self._train.x[rows], self._train.y[rows]), rng)
+
+    def _sample(self, rng: torch.Generator) -> Batch:
+        if self._streamed is not None:
+            return self._streamed.batch()
+        return self._train.sample(self.training.batch_size, rng)
+
+    def _mirrored(self, batch: Batch, rng: torch.Generator) -> Batch:
+        return mirrored(batch, rng, masks=self.task.on_masks) if self.training.mirror else batch
+
+    def _extended(self, batch: Batch, part: Part, ctx: Context) -> Batch:
+        """A batch with the rows that a part adds; only those are mirrored here, by the part's own stream."""
+        longer, new = part.extend(batch, ctx), len(batch.x)
+        if not self.training.mirror or len(longer.x) == new:
+            return longer
+        added = self._mirrored(Batch(longer.x[new:], longer.y[new:]), ctx.rng)
+        return longer._replace(x=torch.cat((longer.x[:new], added.x)), y=torch.cat((longer.y[:new], added.y)))
+
+    def _drawn_from(self) -> list[torch.Generator]:
+        """The streams that a step draws from; an epoch is shuffled between two steps."""
+        return [*(rng for name, rng in self.streams.items() if name != "shuffle"), self._layers_rng]
+
     def _logged_step(self) -> None:
         self._log.write(self.step())
 
@@ -246,6 +272,8 @@ class Learner:
 
     def _readable(self, train: Split) -> dict[str, Tensor]:
         """All that a step reads and does not write, but for the memory as far as it is only sampled from."""
+        if self._streamed is not None:  # only the places of its batches, which have the shape of its rows
+            train = Split(train.x[:1].clone(), train.y[:1].clone())
         each = [part for part in self.recipe.method if part.uses_memory and not part.samples_memory]
         memories = self.memory.batches if each else self.memory.batches[:1]
         return {
@@ -281,45 +309,6 @@ class Learner:
 
     def _stream(self, name: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(stream_seed(self.seed, name))
-
-
-class _Log:
-    """The terms of the last steps, kept on the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.names: tuple[str, ...] = ()
-        self.values: Tensor
-        self.position = torch.arange(LOOK_EVERY, device=device)[:, None]
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-
-    def write(self, terms: Terms) -> None:
-        names = ("loss", *terms.by_name)
-        row = torch.stack([terms.loss, *terms.by_name.values()]).double()
-        if names != self.names:
-            self.names, self.values = names, row.new_zeros(LOOK_EVERY, len(names))
-        self.values.copy_(torch.where(self.position == self.cursor, row, self.values))
-        self.cursor += 1
-
-    def taken(self, num_steps: int, weights: list[Tensor], started: torch.cuda.Event | None) -> Taken:
-        """Send the last steps' terms to the host, and begin anew."""
-        # The last step's own update shows in no loss before the next row of steps, and that may never come.
-        finite = torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()
-        values = torch.cat((self.values[:num_steps].flatten(), finite.double()[None]))
-        self.cursor.zero_()
-        if not values.is_cuda:
-            return Taken(self.names, values, None, None)
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        host.copy_(values, non_blocking=True)
-        return Taken(self.names, host, started, _now(values.device))
-
-
-def _now(device: torch.device) -> torch.cuda.Event | None:
-    """This moment of the work that is on its way to a GPU."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

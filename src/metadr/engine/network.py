@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from metadr.core import STATISTICS_ORDER, Batch, Params, Role, Task, statistics_passes
+from metadr.core import Batch, Params, Task
 from metadr.engine.layers import BatchNorms, reached, trimmed
+from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Passes whose gradient is differentiated again, or taken image by image: attention's fused kernels can do neither.
@@ -33,6 +34,7 @@ class Network:
         batch_norm: str = "clean",
         precision: str = "fp32",
         sizes: Collection[tuple[int, int]] = (),
+        loss: Loss = "cross_entropy",
     ) -> None:
         """
         Args:
@@ -42,9 +44,11 @@ class Network:
             batch_norm: the passes that move the running statistics.
             precision: fp32, tf32 or bf16.
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
+            loss: what `loss` is of a batch.
         """
         self.module = module
         self.task = task
+        self._loss = loss
         self.moving = statistics_passes(batch_norm)
         named = dict(module.named_parameters())
         self.params: Params = {name: value for name, value in named.items() if value.requires_grad}
@@ -67,7 +71,7 @@ class Network:
 
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
-        inputs = x.to(self._mean.dtype) / 255
+        inputs = x.to(self._mean.device).to(self._mean.dtype) / 255  # streamed images arrive as bytes
         if self._scaled:
             inputs = (inputs - self._mean) / self._std
         params = {**self._frozen, **(self.params if params is None else params)}
@@ -84,7 +88,8 @@ class Network:
         return logits
 
     def loss(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
-        return self.task.loss(self.logits(batch.x, params, role=role), batch.y)
+        logits = self.logits(batch.x, params, role=role)
+        return self.task.loss(logits, batch.y.to(logits.device), self._loss)
 
     @torch.no_grad()
     def settle(self) -> None:

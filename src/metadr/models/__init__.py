@@ -1,19 +1,23 @@
-"""Networks by name: the project's own, and the classifiers of torchvision and timm; and weights to start from."""
+"""Networks by name: the project's own, U-Nets around a ResNet, the classifiers of torchvision and timm; and weights."""
 
 from collections.abc import Callable
 
 from torch import nn
 
 from metadr.errors import UserError, unknown
-from metadr.models import libraries
+from metadr.models import encoders, libraries
+from metadr.models import weights as files
 from metadr.models.resnet_v1 import resnet50_v1
 from metadr.models.small import small_resnet, tiny_resnet
-from metadr.models.weights import FROM_A_FILE, IMAGENET, content_of, fill, kind_of, read_file
+from metadr.models.unet import small_unet, tiny_unet
+from metadr.models.weights import FROM_A_FILE, IMAGENET, fill, kind_of, last_layer
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "small_resnet": small_resnet,
     "tiny_resnet": tiny_resnet,
     "resnet50_v1": resnet50_v1,
+    "small_unet": small_unet,
+    "tiny_unet": tiny_unet,
 }
 
 __all__ = [
@@ -40,44 +44,72 @@ def register(name: str, build: Callable[[int], nn.Module]) -> None:
 
 def model_names() -> list[str]:
     """All but those of timm, which has a thousand."""
-    return [*MODELS, *libraries.torchvision_names()]
+    return [*MODELS, *encoders.NAMES, *libraries.torchvision_names()]
 
 
 def check_model(name: str) -> None:
     """Refuse a name that nothing can be built from."""
-    if name not in MODELS and libraries.library_of(name) is None:
+    if name not in MODELS and name not in encoders.NAMES and libraries.library_of(name) is None:
         known = [*model_names(), *libraries.timm_names()]
         more = "" if libraries.has_timm() else " With 'pip install metadr[timm]' those of timm can be had too."
         raise unknown("model", name, known, hint=f"List all with 'metadr list models'.{more}")
 
 
+def architecture_of(name: str) -> str:
+    """The network whose weights a network starts from: a U-Net's encoder, else itself."""
+    return encoders.NAMES.get(name, name)
+
+
+def content_of(name: str, weights: str | None) -> str:
+    """The first digits of the SHA-256 of the file of weights that a network starts from; nothing without a file."""
+    return files.content_of(weights, architecture_of(name))
+
+
 def check_weights(name: str, weights: str | None) -> None:
     """Refuse weights that a network cannot start from, as far as that can be seen without loading them."""
-    if weights == IMAGENET and name in MODELS:
+    architecture = architecture_of(name)
+    if weights == IMAGENET and architecture in MODELS:
         raise UserError(
-            f"No ImageNet weights are published for model '{name}'. Give a file with --weights FILE (safetensors), "
-            "start from random weights with --set weights=none, or choose a model of torchvision or timm."
+            f"No ImageNet weights are published for model '{architecture}'. Give a file with --weights FILE "
+            "(safetensors), start from random weights with --set weights=none, or choose a model of torchvision or "
+            "timm, or a U-Net around one."
         )
     if kind_of(weights) == FROM_A_FILE and weights != FROM_A_FILE:
-        content_of(weights)
+        content_of(name, weights)
 
 
 def prepare_weights(name: str, weights: str | None) -> None:
     """Download what a network starts from, where that was not done before: once, before anything waits for it."""
     if weights == IMAGENET:
-        libraries.imagenet_weights(name)
+        libraries.imagenet_weights(architecture_of(name))
 
 
 def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
     """A network with fresh weights, drawn from torch's global stream: seed that first.
 
     With `weights`, all but the last layer, or that too where it has as many classes, is then that of ImageNet or of a
-    file.
+    file; of a U-Net all of its encoder.
     """
     check_model(name)
-    network = MODELS[name](num_classes) if name in MODELS else libraries.build(name, num_classes)
+    network = _fresh(name, num_classes)
     if weights is not None:
         check_weights(name, weights)
-        state = libraries.imagenet_weights(name) if weights == IMAGENET else read_file(weights)
-        fill(network, state, model=name, origin=weights)
+        architecture = architecture_of(name)
+        published = weights == IMAGENET
+        state = libraries.imagenet_weights(architecture) if published else files.read_file(weights, architecture)
+        part, head = _filled(name, network)
+        fill(part, state, head=head, model=name, origin=weights)
     return network
+
+
+def _filled(name: str, network: nn.Module) -> tuple[nn.Module, str]:
+    """What of a network starts from weights, and the layer that may be another."""
+    if name in encoders.NAMES:
+        return encoders.encoder_of(network), encoders.HEAD
+    return network, last_layer(network)
+
+
+def _fresh(name: str, num_classes: int) -> nn.Module:
+    if name in encoders.NAMES:
+        return encoders.build(name, num_classes)
+    return MODELS[name](num_classes) if name in MODELS else libraries.build(name, num_classes)

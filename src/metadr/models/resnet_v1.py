@@ -12,8 +12,12 @@ def resnet50_v1(num_classes: int) -> nn.Module:
     """
     from torchvision.models import resnet50  # it takes a second to import, which most commands need not spend
 
-    network = resnet50(weights=None, num_classes=num_classes)
-    for stage in (network.layer2, network.layer3, network.layer4):
-        block = stage[0]
-        block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
-    return cast(nn.Module, network)
+    return with_first_strides(resnet50(weights=None, num_classes=num_classes))
+
+
+def with_first_strides(network: nn.Module) -> nn.Module:
+    """A ResNet-50, or the encoder that is left of one, with its strides moved."""
+    for stage in (2, 3, 4):
+        for layer, stride in (("conv1", (2, 2)), ("conv2", (1, 1))):
+            cast(nn.Conv2d, network.get_submodule(f"layer{stage}.0.{layer}")).stride = stride
+    return network

@@ -2,7 +2,8 @@
 
 None       drawn at random
 imagenet   those that the makers of the network publish
-FILE       a safetensors file; `file` stands for one where only the kind counts: the content is part of a run's key
+FILE       a safetensors file, whose content is part of a run's key; `file` stands for one where only the kind counts,
+           and for weights/NETWORK.safetensors in the data root if that is there
 """
 
 import functools
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from metadr.errors import UserError
+from metadr.files import data_root
 
 IMAGENET = "imagenet"
 FROM_A_FILE = "file"
@@ -27,13 +29,23 @@ def kind_of(weights: str | None) -> str | None:
     return weights if weights in (None, IMAGENET) else FROM_A_FILE
 
 
-def content_of(weights: str | None) -> str:
+def file_of(weights: str, network: str) -> Path:
+    """The file of weights: the one that is named, else the one that the data root has for a network."""
+    if weights != FROM_A_FILE:
+        return Path(weights).expanduser()
+    path = data_root() / "weights" / f"{network}.safetensors"
+    if not path.exists():
+        raise UserError(
+            f"This starts from weights in a file. Name it with --weights FILE (safetensors), or put it in {path}."
+        )
+    return path
+
+
+def content_of(weights: str | None, network: str) -> str:
     """The first digits of the SHA-256 of a file of weights; nothing for weights that have a name."""
     if kind_of(weights) != FROM_A_FILE or weights is None:
         return ""
-    if weights == FROM_A_FILE:
-        raise UserError("This starts from weights in a file. Name it with --weights FILE (safetensors).")
-    path = Path(weights).expanduser()
+    path = file_of(weights, network)
     try:
         stat = path.stat()
         if not path.is_file():
@@ -64,17 +76,24 @@ def _header(path: Path) -> None:
         ) from None
 
 
-def read_file(weights: str) -> Mapping[str, Tensor]:
-    content_of(weights)  # or one sentence on what is wrong with it
-    state: Mapping[str, Tensor] = load_file(Path(weights).expanduser())
+def read_file(weights: str, network: str) -> Mapping[str, Tensor]:
+    content_of(weights, network)  # or one sentence on what is wrong with it
+    state: Mapping[str, Tensor] = load_file(file_of(weights, network))
     return state
 
 
-def fill(network: nn.Module, state: Mapping[str, Tensor], *, model: str, origin: str) -> None:
-    """Put weights into a network; only its last layer may be another, and then stays as it was drawn."""
+def last_layer(network: nn.Module) -> str:
+    return [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
+
+
+def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: str, origin: str) -> None:
+    """Put weights into a network. Only the layer `head` may be another on one side, or missing: it is left as it is."""
     own = network.state_dict()
-    head = [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
-    strange = next((name for name in state if name not in own), None)
+
+    def free(name: str) -> bool:
+        return name.rpartition(".")[0] == head or name.endswith(COUNTERS)
+
+    strange = next((name for name in state if name not in own and not free(name)), None)
     if strange is not None:
         raise _misfit(origin, model, f"it has '{strange}', which the network has not")
     taken = {}
@@ -82,7 +101,7 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, model: str, origin:
         given = state.get(name)
         if given is not None and given.shape == value.shape:
             taken[name] = given
-        elif name.rpartition(".")[0] != head and not name.endswith(COUNTERS):
+        elif not free(name):
             what = "is missing" if given is None else f"is {_size(given)} instead of {_size(value)}"
             raise _misfit(origin, model, f"'{name}' {what}")
     with torch.no_grad():

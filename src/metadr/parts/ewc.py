@@ -52,7 +52,7 @@ class EWC(Part):
         totals = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()}
         images = split.first(self.fisher_images)
         for start in range(0, images.num_images, self.fisher_batch):
-            x, y = images.x[start : start + self.fisher_batch], images.y[start : start + self.fisher_batch]
+            x, y = (part[start : start + self.fisher_batch].to(ctx.rng.device) for part in images)
             if self.fisher_labels == "sampled":
                 y = self._sampled_labels(x, y, ctx)
             for name, gradient in gradients(params, x, y).items():

@@ -9,6 +9,7 @@ from metadr.recipes import (
     demo,
     embedded,
     figure3,
+    figure4,
     pacs_resnet50,
     precision,
     strengths,
@@ -20,8 +21,10 @@ from metadr.recipes import (
     table6,
     table7,
     table8,
+    table9,
     table10,
     table11,
+    vkitti2_rendered,
 )
 from metadr.recipes.table import Row, Table
 
@@ -35,9 +38,11 @@ OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
     "table6": table6.table,
     "table7": table7.table,
     "table8": table8.table,
+    "table9": table9.table,
     "table10": table10.table,
     "table11": table11.table,
     "figure3": figure3.table,
+    "figure4": figure4.table,
 }
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {
@@ -47,6 +52,8 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "precision": precision.table,
     "strengths": strengths.table,
     "pacs-resnet50": pacs_resnet50.table,
+    "vkitti2-rendered": vkitti2_rendered.table,
+    "table9-rendered": vkitti2_rendered.betas,
 }
 TABLES: dict[str, Callable[[bool], Table]] = {"demo": demo.table, "embedded": embedded.table, **COMPARED}
 

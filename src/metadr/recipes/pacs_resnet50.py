@@ -9,12 +9,13 @@ FILE holds ImageNet weights of a ResNet-50 in which a stage's stride is on its f
 from typing import Any
 
 from metadr.benchmarks import make_recipe
+from metadr.models import FROM_A_FILE
 from metadr.recipes.pacs import ORACLES, PROTOCOL
 from metadr.recipes.table import Row, Table
 
 SETTING: dict[str, Any] = {
     "model": "resnet50_v1",
-    "weights": "file",
+    "weights": FROM_A_FILE,
     "steps": 600,
     "batch_size": 32,
     "precision": "tf32",

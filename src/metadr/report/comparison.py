@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
@@ -23,6 +24,15 @@ DOMAIN_TITLES = {
     "cartoon": "Cartoons",
     "art_painting": "Paintings",
     "photo": "Photos",
+}
+# A domain of Virtual KITTI 2 is known by its condition; the paper has two names for one of them.
+CONDITION_TITLES = {
+    "clone": ("Clean", "Clone"),
+    "fog": ("Foggy",),
+    "overcast": ("Cloudy",),
+    "rain": ("Rainy",),
+    "sunset": ("Sunset",),
+    "morning": ("Morning",),
 }
 MISSING = "missing"
 Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
@@ -94,22 +104,30 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
     beside = table.beside or table.name
     cells: dict[tuple[str, str], Cell] = {}
     for row in table.rows:
-        found = [
-            runs[recipe][seed] for recipe in row.recipes for seed in range(row.seeds) if seed in runs.get(recipe, {})
-        ]
         wanted = len(row.recipes) * row.seeds
-        for column, domain in _columns(beside, row).items():
-            values = tuple(record.final(domain) for record in found)
+        values: dict[str, list[float]] = {}
+        for recipe in row.recipes:
+            found = [runs[recipe][seed] for seed in range(row.seeds) if seed in runs.get(recipe, {})]
+            for column, domain in _columns(beside, row, recipe).items():
+                values.setdefault(column, []).extend(record.final(domain) for record in found)
+        for column, those in values.items():
             printed = PAPER.get(beside, {}).get((row.paper or row.title, column))
-            cells[row.title, column] = Cell(values, wanted, printed, ddof)
+            cells[row.title, column] = Cell(tuple(those), wanted, printed, ddof)
     columns = columns_of(beside) or list(dict.fromkeys(column for _, column in cells))
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
 
-def _columns(name: str, row: Row) -> dict[str, str]:
-    """The columns that a row fills, each with its domain: those of the paper, or all where it prints no numbers."""
+def title_of(domain: str, known: Sequence[str] = (), under: str = "") -> str:
+    """A domain as the head of a column; of several titles the one that the paper's table has."""
+    titles = CONDITION_TITLES.get(domain.rpartition("-")[2], (DOMAIN_TITLES.get(domain, domain),))
+    heads = [f"{under} {title}".strip() for title in titles]
+    return next((head for head in heads if head in known), heads[0])
+
+
+def _columns(name: str, row: Row, recipe: Recipe) -> dict[str, str]:
+    """The columns that a recipe of a row fills, each with its domain: the paper's, or all where it has no numbers."""
     known = columns_of(name)
-    titles = {f"{row.under} {DOMAIN_TITLES.get(domain, domain)}".strip(): domain for domain in row.recipes[0].domains}
+    titles = {title_of(domain, known, row.under): domain for domain in recipe.domains}
     return {title: domain for title, domain in titles.items() if not known or title in known}
 
 
@@ -137,9 +155,8 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
         of_these = {recipe: those for recipe, those in found.items() if _read(recipe) == read}
         kinds = {record.identity["data"] for those in of_these.values() for record in those}
         if len(kinds) > 1:
-            recipe = next(iter(of_these))
             try:
-                kinds = {content_of(recipe)}
+                kinds = {content_of(next(iter(of_these)))}
             except UserError as error:
                 raise UserError(
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
@@ -150,8 +167,10 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
 
 
 def _read(recipe: Recipe) -> tuple[Any, ...]:
-    """Which data a recipe reads, and how."""
-    return *sorted(recipe.domains), recipe.data
+    """Which data a recipe reads, and how; and weights, which are of a network."""
+    training = training_of(recipe)
+    weights = (training.model, training.weights) if training.weights else ()
+    return *sorted(recipe.domains), recipe.data, *weights
 
 
 def _key(identity: dict[str, Any], published: bool) -> str:

@@ -9,7 +9,8 @@ from metadr.report.grid import markdown_grid
 
 LINES = ("ours", "paper", "difference")
 NOT_PRINTED = "-"
-MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}
+MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
+STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
 HOW_TO_READ = (
     "Score on each domain's test images at the end of the sequence, in percent: mean ± standard deviation (number of "
     "runs); the paper's mean ± spread; ours less the paper's."
@@ -32,10 +33,11 @@ def csv_comparison(made: Comparison) -> str:
     writer = csv.writer(text, lineterminator="\n")
     head = ["table", "row", "column", "ours", "spread", "n", "wanted", "paper", "paper_spread", "difference", "note"]
     writer.writerow(head)
+    stand_in = STAND_INS.get(made.table.recipes[0].benchmark, "")
     for (row, column), cell in made.cells.items():
         ours = [_number(cell.mean), _number(cell.spread), len(cell.values), cell.wanted]
         paper = ["", ""] if cell.paper is None else [f"{cell.paper.mean:.{cell.paper.places}f}", cell.paper.spread]
-        note = next((text for domain, text in MADE_HERE.items() if domain in column.split()), "")
+        note = next((text for domain, text in MADE_HERE.items() if domain in column.split()), stand_in)
         writer.writerow([made.table.name, row, column, *ours, *paper, _number(cell.difference), note])
     return text.getvalue()
 

@@ -126,9 +126,10 @@ def recipe_of(wanted: Runs) -> Recipe:
 
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:
     """What a claim wants of a run, but for its data and seed."""
-    training = {name: value for name, value in identity["training"].items() if name not in FREE_FIELDS}
+    whole = {**dict(LATER_FIELDS), **identity["training"]}
+    training = {name: value for name, value in whole.items() if name not in FREE_FIELDS}
     rest = ("benchmark", "order", "method", "memory_per_domain", "memory_choice", "access")
-    return {**{name: identity[name] for name in rest}, "training": training}
+    return {**{name: identity[name] for name in rest}, "reading": identity.get("reading", {}), "training": training}
 
 
 def _text(content: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from metadr.errors import UserError
 from metadr.files import write_file
 from metadr.report.comparison import Comparison
 from metadr.report.figure3 import digits_figure
+from metadr.report.figure4 import clean_figure
 from metadr.report.figure5 import styles_figure
 from metadr.report.figures import sequence_figure
 from metadr.report.records import Record, pack_records
@@ -25,7 +26,11 @@ TEXTS: dict[str, Callable[[Comparison], str]] = {
     "tex": tex_comparison,
     "json": lambda made: pack_records(made.records),
 }
-FIGURES: dict[str, Callable[[Comparison], Figure]] = {"figure3": digits_figure}
+FIGURES: dict[str, Callable[[Comparison], Figure]] = {
+    "figure3": digits_figure,
+    "figure4": clean_figure,
+    "vkitti2-rendered": clean_figure,
+}
 PICTURES: dict[str, Callable[[], Figure]] = {"figure5": styles_figure}  # of data alone, without a run
 
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 from torch import Tensor
 
 from metadr.errors import UserError
-from metadr.images import to_rgb
+from metadr.images import to_rgb, write_picture
 from metadr.transforms.drawing import Drawn, draw
 from metadr.transforms.registry import get_transform
 from metadr.transforms.sets import get_set
@@ -68,11 +68,7 @@ def write_contact_sheet(
     images = _read_images(Path(folder), rows)
     sheet = contact_sheet(set_name, images, columns=columns, seed=seed, cell=cell)
     path = Path(out)
-    try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot write the contact sheet to '{path}': {reason}.") from error
+    write_picture(path, sheet)
     return path
 
 

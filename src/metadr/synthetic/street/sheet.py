@@ -1,7 +1,6 @@
 """A contact sheet of streets: a row for each scene, a column for each condition, the classes last."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -37,11 +36,3 @@ def contact_sheet(
         for column, pixels in enumerate((*frame.pictures.values(), COLOURS[frame.labels])):
             sheet.paste(Image.fromarray(np.asarray(pixels)), (GAP + column * width, LINE + row * height))
     return sheet
-
-
-def write_contact_sheet(path: Path, sheet: Image.Image) -> None:
-    try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot write the contact sheet to '{path}': {reason}.") from error

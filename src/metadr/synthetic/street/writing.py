@@ -27,14 +27,12 @@ from metadr.files import told, write_file
 from metadr.progress import Meter, Watch
 from metadr.synthetic.street.camera import SIZE
 from metadr.synthetic.street.frames import render
-from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
+from metadr.vkitti2_classes import CAMERAS, CLASSES, CONDITIONS, FRAMES, RECORD
 
 REVISION: int = 1
 """Part of the record: raise it when any pixel or label changes."""
 
-RECORD = "vkitti2.json"
 WHAT = "streets rendered by metadr in the layout and colours of Virtual KITTI 2; not that data set"
-CAMERAS = (0, 1)
 SIDES = (32, 4096)  # pixels, the smallest and the largest width and height
 QUALITY = 92  # of the JPEG files
 COLOURS = np.array([colour for _, colour in CLASSES], dtype=np.uint8)

@@ -1,0 +1,176 @@
+"""Virtual KITTI 2 on disk: its scenes, conditions and cameras, wherever they lie below a folder, and how they stand."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from metadr.data.source import reading
+from metadr.errors import UserError
+from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
+
+NAME = "vkitti2"
+HOMEPAGE = "https://europe.naverlabs.com/research/computer-vision/proxy-virtual-worlds-vkitti-2/"
+RENDERED = f"{NAME}-rendered"  # the benchmark on scenes of ours in the same layout, and their folder in the data root
+BUILD = f"metadr data build {NAME}"
+Kind = Literal["rgb", "classSegmentation"]
+PATTERNS: dict[Kind, str] = {"rgb": r"rgb_(\d+)\.jpg", "classSegmentation": r"classgt_(\d+)\.png"}
+DEPTH = 4  # folders that scenes may be below the one that is searched
+FEWEST = 4  # frames of a sequence that leave some to train, to validate and to test on
+
+
+class Place(NamedTuple):
+    """A folder of frames: `Scene01/clone/frames/rgb/Camera_0`."""
+
+    scene: str
+    condition: str
+    kind: Kind
+    camera: int
+
+    @property
+    def path(self) -> Path:
+        return Path(self.scene, self.condition, "frames", self.kind, f"Camera_{self.camera}")
+
+
+class Frame(NamedTuple):
+    """An image and its mask."""
+
+    image: Path
+    mask: Path
+
+
+PLACES = tuple(
+    Place(scene, condition, kind, camera)
+    for scene in FRAMES
+    for condition in CONDITIONS
+    for kind in get_args(Kind)
+    for camera in CAMERAS
+)
+BY_ROLE = {str(place.path): place for place in PLACES}
+DOMAINS = {f"{scene.lower()}-{condition}": (scene, condition) for scene in FRAMES for condition in CONDITIONS}
+Found = dict[Place, Path]
+
+
+def find(root: Path) -> Found:
+    """The folders of frames at or below a folder; images and masks may lie apart. Of each the nearest."""
+    found: Found = {}
+    level = [root] if root.is_dir() else []
+    for _ in range(DEPTH + 1):
+        for place in PLACES:
+            for folder in level:
+                if place not in found and (folder / place.path).is_dir():
+                    found[place] = folder / place.path
+        level = [below for folder in level for below in _folders(folder)]
+    return found
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    with reading(folder):
+        entries = sorted(folder.iterdir())
+    return (entry for entry in entries if entry.is_dir() and entry.name not in FRAMES and entry.name[0] != ".")
+
+
+def record_of(root: Path, found: Found) -> Path | None:
+    """The record of a stand-in, beside the scenes that were found or in the folder that was searched."""
+    homes = [root, *(path.parents[len(place.path.parts) - 1] for place, path in found.items())]
+    return next((home / RECORD for home in dict.fromkeys(homes) if (home / RECORD).exists()), None)
+
+
+def misplaced(name: str, root: Path, found: Found) -> str:
+    """Why scenes are not those of a name: rendered ones are never taken for the published, nor the reverse."""
+    record = record_of(root, found)
+    if name == NAME and record:
+        return (
+            f"{root} does not hold Virtual KITTI 2 ({_what(record)}). Run benchmark {RENDERED} on it, with --data "
+            f"{root}, or give the published frames: {advice(name)}"
+        )
+    if name == RENDERED and not record:
+        what = "which does not say what it holds" if found else "where there is nothing"
+        return (
+            f"Benchmark {RENDERED} needs scenes rendered here, with their record {RECORD}, in {root}, {what}. "
+            f"{advice(name)} Or give their folder with --data, or run {NAME} on the published frames."
+        )
+    return ""
+
+
+def _read(record: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(record.read_text())
+    except (OSError, ValueError):
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def _what(record: Path) -> str:
+    return str(_read(record).get("what", f"made by someone ({RECORD} cannot be read)"))
+
+
+def _complete(record: Path) -> dict[str, list[str]]:
+    """The conditions of each scene that were rendered to their end; nothing where a record does not say."""
+    content = _read(record)
+    written = content.get("complete", {})
+    return {scene: written.get(scene, []) for scene in FRAMES} if "complete" in content else {}
+
+
+def advice(name: str) -> str:
+    """The next command for whoever lacks the frames of a name."""
+    return f"Run '{f'metadr data fetch {name}' if name == NAME else BUILD}' or 'metadr data import {name} FOLDER'."
+
+
+def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path, benchmark: str) -> list[Frame]:
+    """The frames of a domain in the order of time, those of its cameras beside each other.
+
+    Args:
+        found: what `find` found.
+        domain: such as `scene01-clone`.
+        cameras: those that are wanted.
+        root: the folder that was searched, for sentences.
+        benchmark: whose domain it is; of the published one as many frames as were published are needed.
+    """
+    scene, condition = DOMAINS[domain]
+    by_camera = []
+    for camera in cameras:
+        images, masks = (
+            _numbered(found, Place(scene, condition, kind, camera), root, benchmark) for kind in get_args(Kind)
+        )
+        if images.keys() != masks.keys():
+            number = min(images.keys() ^ masks.keys())
+            there, missing = ("mask", "image") if number in masks else ("image", "mask")
+            there_path = masks[number] if number in masks else images[number]
+            raise UserError(
+                f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
+                "Restore it, or remove both."
+            )
+        by_camera.append([Frame(images[number], masks[number]) for number in sorted(images)])
+    counts = {f"camera {camera}": len(frames) for camera, frames in zip(cameras, by_camera, strict=True)}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        raise UserError(
+            f"{domain}: the cameras differ in their number of frames ({told}) in {root}. {advice(benchmark)}"
+        )
+    count = len(by_camera[0])
+    if benchmark == NAME and count != FRAMES[scene]:
+        raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {root}. {advice(benchmark)}")
+    record = record_of(root, found) if benchmark == RENDERED else None
+    if record and condition not in _complete(record).get(scene, [condition]):
+        raise UserError(
+            f"{domain}: its rendering in {root} was stopped before its end. Go on with the same '{BUILD}' as before."
+        )
+    if count < FEWEST:
+        raise UserError(
+            f"{domain}: {count} frames in {root}; at least {FEWEST} are needed, to train, validate and test on."
+        )
+    return [frame for moment in zip(*by_camera, strict=True) for frame in moment]
+
+
+def _numbered(found: Found, place: Place, root: Path, benchmark: str) -> dict[int, Path]:
+    """The files of a folder by the number of their frame."""
+    if place not in found:
+        raise UserError(f"{place.scene}/{place.condition}: no folder {place.path} in {root}. {advice(benchmark)}")
+    with reading(found[place]):
+        matched = [(re.fullmatch(PATTERNS[place.kind], path.name), path) for path in found[place].iterdir()]
+    numbered = {int(match[1]): path for match, path in matched if match}
+    if not numbered:
+        raise UserError(f"{place.scene}/{place.condition}: no frames in {found[place]}. {advice(benchmark)}")
+    return numbered

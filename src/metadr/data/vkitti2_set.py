@@ -1,0 +1,145 @@
+"""Virtual KITTI 2, and what is rendered in its layout, as the commands for data see them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from metadr.data.decode import in_order
+from metadr.data.remote import RemoteFile
+from metadr.data.source import Counts, Files
+from metadr.data.standing import State, Status, Verified
+from metadr.data.vkitti2 import parts, picture
+from metadr.data.vkitti2_files import (
+    BUILD,
+    BY_ROLE,
+    DOMAINS,
+    HOMEPAGE,
+    NAME,
+    PLACES,
+    RENDERED,
+    Found,
+    Frame,
+    advice,
+    find,
+    frames_of,
+    misplaced,
+    record_of,
+)
+from metadr.errors import UserError
+from metadr.progress import Watch
+from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
+
+ADDRESS = "https://download.europe.naverlabs.com/virtual_kitti_2.0.3"
+FILES = tuple(
+    RemoteFile(name, (f"{ADDRESS}/{name}",), f"md5:{md5}", size)
+    for name, md5, size in (
+        ("vkitti_2.0.3_rgb.tar", "1e00a143a397c2c53aa9720a868fe34a", 7_532_472_320),
+        ("vkitti_2.0.3_classSegmentation.tar", "e8658ab49250e61f1caa174625563263", 1_015_961_600),
+    )
+)
+Sequences = dict[str, list[Frame]]
+
+
+@dataclass(frozen=True)
+class Streets:
+    """Scenes under conditions: the published ones, or those that were rendered here."""
+
+    name: str
+    files: tuple[RemoteFile, ...] = ()
+    homepage: str = ""
+    build: str = ""
+    holds: ClassVar[str] = f"folders such as {PLACES[0].path}"
+    readable: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def published(self) -> bool:
+        return self.name == NAME
+
+    def locate(self, folder: Path) -> dict[str, Path]:
+        """The folders of frames by where they belong, and the record of rendered ones."""
+        found = find(folder)
+        if not found:
+            raise UserError(f"{self.name}: no frames, such as {PLACES[0].path}, in {folder}. {advice(self.name)}")
+        problem = misplaced(self.name, folder, found)
+        if problem:
+            raise UserError(problem)
+        record = record_of(folder, found)
+        return {**{str(place.path): path for place, path in found.items()}, **({RECORD: record} if record else {})}
+
+    def lands(self, role: str, found: Path) -> str:
+        return role
+
+    def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
+        """Refuse frames without their masks, or fewer than there should be; `verify` decodes them."""
+        found = {BY_ROLE[role]: path for role, path in files.items() if role in BY_ROLE}
+        problems = self._sequences(found, root / self.name)[1]
+        if problems:
+            raise UserError(problems[0])
+
+    def status(self, root: Path) -> Status:
+        """What there is: quick, from the files' names. A scene under a condition may be all there is."""
+        folder = root / self.name
+        sequences, problems = self._in(folder)
+        counts = [counts_of(len(frames) // len(CAMERAS)) for frames in sequences.values()]
+        expected = EXPECTED if self.published else _sum(counts)
+        if not sequences and not problems:
+            lacking = f"{self.name}: no data in {folder}. {advice(self.name)}"
+            return Status(self.name, "missing", folder, None, EXPECTED, (lacking,))
+        state: State = "broken" if problems else "present" if len(sequences) == len(DOMAINS) else "partial"
+        origin = "" if self.published else "rendered here; not Virtual KITTI 2"
+        return Status(self.name, state, folder, _sum(counts), expected, tuple(problems), origin)
+
+    def verify(self, root: Path, watch: Watch | None = None) -> Verified:
+        """Decode every frame and read every mask; nothing of it is kept."""
+        seen = self.status(root)
+        sequences, _ = self._in(seen.folder)
+        problems = list(seen.problems)
+        for domain, frames in sequences.items():
+            try:
+                self._look_at(domain, frames, watch)
+            except UserError as error:
+                problems.append(str(error))
+        return Verified(seen._replace(state="broken", problems=tuple(problems)) if problems and sequences else seen)
+
+    def _in(self, folder: Path) -> tuple[Sequences, list[str]]:
+        found = find(folder)
+        problem = misplaced(self.name, folder, found) if found else ""
+        return ({}, [problem]) if problem else self._sequences(found, folder)
+
+    def _sequences(self, found: Found, folder: Path) -> tuple[Sequences, list[str]]:
+        """The frames of every domain that is there, and what is wrong with the others of which something is."""
+        sequences, problems = {}, []
+        for domain, (scene, condition) in DOMAINS.items():
+            if any((place.scene, place.condition) == (scene, condition) for place in found):
+                try:
+                    sequences[domain] = frames_of(found, domain, CAMERAS, root=folder, benchmark=self.name)
+                except UserError as error:
+                    problems.append(str(error))
+        return sequences, problems
+
+    def _look_at(self, domain: str, frames: list[Frame], watch: Watch | None) -> None:
+        masks = {frame.image: frame.mask for frame in frames}
+        sizes = {
+            seen.labels.shape
+            for seen in in_order(
+                lambda image: picture(Frame(image, masks[image])), list(masks), what=f"verifying {domain}", watch=watch
+            )
+        }
+        if len(sizes) > 1:
+            told = " and ".join(f"{width}x{height}" for height, width in sorted(sizes))
+            raise UserError(f"{domain}: frames of {told}; a sequence has one size. {advice(self.name)}")
+
+
+def counts_of(frames: int) -> Counts:
+    """Training and test images of a sequence of so many moments, of both cameras."""
+    train, _, test = parts(frames)
+    return Counts(len(CAMERAS) * train.stop, len(CAMERAS) * (test.stop - test.start))
+
+
+def _sum(counts: list[Counts]) -> Counts:
+    return Counts(sum(each.train for each in counts), sum(each.test for each in counts))
+
+
+EXPECTED = _sum([counts_of(frames) for frames in FRAMES.values() for _ in CONDITIONS])
+VKITTI2 = Streets(NAME, FILES, HOMEPAGE)
+VKITTI2_RENDERED = Streets(RENDERED, build=BUILD)

@@ -1,0 +1,79 @@
+"""What steps leave to look at: losses and their terms, kept on the device until a row of steps is through."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LOOK_EVERY = 256  # the most steps that may be taken before somebody looks at their losses
+
+
+class Terms(NamedTuple):
+    """The loss of a step and the terms that it is the sum of, as device tensors."""
+
+    loss: Tensor
+    by_name: dict[str, Tensor]
+
+
+class Taken(NamedTuple):
+    """What a row of steps left to look at, on its way to the host; reading it waits for those steps alone."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    started: torch.cuda.Event | None
+    ready: torch.cuda.Event | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the device took for them, whatever the host did meanwhile; once they are read, and on a GPU."""
+        if self.started is None or self.ready is None:
+            return None
+        return float(self.started.elapsed_time(self.ready)) / 1e3
+
+    def read(self) -> tuple[list[dict[str, float]], bool]:
+        """The loss and its terms at every step, and whether all weights are finite after the last."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        *values, finite = self.values.tolist()
+        width = len(self.names)
+        rows = [values[start : start + width] for start in range(0, len(values), width)]
+        return [dict(zip(self.names, row, strict=True)) for row in rows], bool(finite)
+
+
+class StepLog:
+    """The terms of the last steps, kept on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.names: tuple[str, ...] = ()
+        self.values: Tensor
+        self.position = torch.arange(LOOK_EVERY, device=device)[:, None]
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def write(self, terms: Terms) -> None:
+        names = ("loss", *terms.by_name)
+        row = torch.stack([terms.loss, *terms.by_name.values()]).double()
+        if names != self.names:
+            self.names, self.values = names, row.new_zeros(LOOK_EVERY, len(names))
+        self.values.copy_(torch.where(self.position == self.cursor, row, self.values))
+        self.cursor += 1
+
+    def taken(self, num_steps: int, weights: list[Tensor], started: torch.cuda.Event | None) -> Taken:
+        """Send the last steps' terms to the host, and begin anew."""
+        # The last step's own update shows in no loss before the next row of steps, and that may never come.
+        finite = torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()
+        values = torch.cat((self.values[:num_steps].flatten(), finite.double()[None]))
+        self.cursor.zero_()
+        if not values.is_cuda:
+            return Taken(self.names, values, None, None)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        return Taken(self.names, host, started, now(values.device))
+
+
+def now(device: torch.device) -> torch.cuda.Event | None:
+    """This moment of the work that is on its way to a GPU."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -1,0 +1,86 @@
+"""How a model is trained on each domain: the settings that a benchmark has defaults for and a recipe may change."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metadr.errors import UserError
+from metadr.settings import check, setting
+
+Precision = Literal["fp32", "tf32", "bf16"]
+Loss = Literal["cross_entropy", "dice"]
+# How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
+Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained on each domain. Defaults belong to the benchmark; a recipe states differences."""
+
+    model: str = setting("resnet18", "network, by name")
+    weights: str | None = setting(None, "what it starts from: 'imagenet', a safetensors file, or none, drawn at random")
+    steps: int = setting(3000, "gradient steps a domain (H)", low=1)
+    epochs: int | None = setting(None, "instead of steps: passes over the first domain's whole batches", low=1)
+    later_epochs: int | None = setting(None, "the same on every later domain; none: as many", low=1)
+    kept_epoch: Literal["last", "best"] = setting("last", "go on with the last epoch's weights, or the best on val")
+    sampling: Literal["uniform", "shuffled"] = setting(
+        "uniform", "outer batches: drawn with replacement, or a shuffled domain in turn, its last partial batch dropped"
+    )
+    stream: bool = setting(False, "leave images on the host and copy each batch, where they do not fit on the device")
+    mirror: bool = setting(False, "flip every image with probability 0.5, its mask alike, before any transformation")
+    batch_size: int = setting(64, "images of the current domain in a batch", low=1)
+    optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")
+    lr: float = setting(3e-4, "learning rate on the first domain (eta)", above=0)
+    later_lr: float = setting(3e-5, "learning rate on every later domain", above=0)
+    momentum: float = setting(0.0, "momentum of SGD", low=0)
+    loss: Loss = setting("cross_entropy", "what is minimised; dice is for masks")
+    scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
+    batch_norm: str = setting(
+        "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
+    )
+    limit: int | None = setting(None, "use only the first images of every split", low=1)
+    precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")
+    deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
+
+    def __post_init__(self) -> None:
+        check(self)
+        passes = statistics_passes(self.batch_norm)
+        canonical = "all" if passes == STATISTICS_ORDER else "+".join(passes) or "none"
+        object.__setattr__(self, "batch_norm", canonical)  # one policy, one spelling, one key
+        if self.epochs is None and (self.later_epochs is not None or self.kept_epoch == "best"):
+            field = "later_epochs" if self.later_epochs is not None else "kept_epoch"
+            raise UserError(
+                f"The '{field}' parameter of Training counts epochs, and 'epochs' is none. Give epochs too, or leave "
+                f"{field} out."
+            )
+
+    def epoch_steps(self, num_images: int) -> int:
+        """Whole batches in a pass over so many images."""
+        if num_images < self.batch_size:
+            raise UserError(
+                f"{num_images} training images make no whole batch of {self.batch_size}, and an epoch is made of "
+                "these. Lower batch_size, or use steps and sampling=uniform."
+            )
+        return num_images // self.batch_size
+
+    def steps_on(self, num_images: int, *, first: bool) -> int:
+        """Gradient steps on a domain of so many training images."""
+        if self.epochs is None:
+            return self.steps
+        epochs = self.epochs if first else self.later_epochs or self.epochs
+        return epochs * self.epoch_steps(num_images)
+
+
+STATISTICS_ORDER: tuple[Role, ...] = ("inner", "clean", "recall", "adapt")
+
+
+def statistics_passes(policy: str) -> tuple[Role, ...]:
+    """The passes that move running statistics, in the order in which they are applied."""
+    if policy in ("all", "none"):
+        return STATISTICS_ORDER if policy == "all" else ()
+    named = policy.split("+")
+    if not set(named) <= set(STATISTICS_ORDER):
+        raise UserError(
+            f"The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of "
+            f"{', '.join(STATISTICS_ORDER)}. Got {policy!r} instead."
+        )
+    return tuple(role for role in STATISTICS_ORDER if role in named)
