@@ -17,6 +17,8 @@ from metadr.core import Recipe
 from metadr.cost import estimate
 from metadr.display import Watch, duration, working
 from metadr.errors import UserError
+from metadr.images import write_picture
+from metadr.predictions import prediction_sheet
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table
 from metadr.report import Record, compare, read_records, write_comparison, write_report
@@ -176,11 +178,22 @@ def sweep(
 
 
 @app.command()
-def demo(seeds: Seeds = None, out: Out = Path("runs/demo"), device: Device = "cpu", tiny: Tiny = False) -> None:
-    """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits."""
-    chosen = get_table("demo", tiny=tiny).with_seeds(seeds)
+def demo(
+    seeds: Seeds = None,
+    out: Out = Path("runs/demo"),
+    device: Device = "cpu",
+    tiny: Tiny = False,
+    segmentation: Annotated[bool, typer.Option("--segmentation", help="streets that are rendered, by pixels")] = False,
+) -> None:
+    """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits, or on streets."""
+    chosen = get_table("demo-segmentation" if segmentation else "demo", tiny=tiny).with_seeds(seeds)
     started = time.monotonic()
-    _sweep_and_report(chosen, out, out / "demo", device=device)
+    _sweep_and_report(chosen, out, out / chosen.name, device=device)
+    if segmentation:
+        runs = [RunDirectory(out, recipe, 0).path for recipe in chosen.recipes]
+        sheet = out / "predictions.png"
+        write_picture(sheet, prediction_sheet(runs, device=device))
+        print_written([sheet])
     console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -41,8 +42,6 @@ LATER_FIELDS = (
     ("loss", "cross_entropy"),
 )
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
-# Checkpoints are written beside the training: else all lanes would stand still for a quarter second each time.
-_WRITER = ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
 
 
 class Busy(UserError):
@@ -64,8 +63,8 @@ def content_of(recipe: Recipe) -> str:
 
 def description(recipe: Recipe) -> dict[str, Any]:
     """What of it is known without the data, for all seeds."""
-    told = benchmark_of(recipe).reading
-    reading = {name: value for name, value in recipe.data if name in told}
+    told, usual = benchmark_of(recipe).reading, get_benchmark(recipe.benchmark).settings
+    reading = {name: value for name, value in recipe.data if name in told and value != getattr(usual, name)}
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
     return {
@@ -199,13 +198,17 @@ class RunDirectory:
         position = json.dumps({"key": self.key, **checkpoint.position})
         # A copy in any case: training writes into the tensors again before they are written.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
-        self._writing = _WRITER.submit(self._write_checkpoint, tensors, position)
+        self._writing = _writer(os.getpid()).submit(self._write_checkpoint, tensors, position)
 
     def settle(self) -> None:
         """Wait until the checkpoint that was saved last is on disk."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
         if writing is not None:
-            writing.result()
+            try:
+                writing.result()
+            finally:
+                if writing.done():  # else somebody interrupted, and the run must not be let go of yet
+                    self._writing = None
 
     def _write_checkpoint(self, tensors: dict[str, Tensor], position: str) -> None:
         """Write it, then drop those that are older than the one before it."""
@@ -251,6 +254,15 @@ class RunDirectory:
                 f"{self.path / 'recipe.json'} describes another run than its folder's key {self.key}. "
                 "Remove the folder to run it afresh, or choose another --out."
             )
+
+
+@functools.cache
+def _writer(process: int) -> ThreadPoolExecutor:
+    """Checkpoints are written beside the training: else all lanes would stand still for a quarter second each time.
+
+    A process that was forked has its own: threads stay with their parent.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
 
 
 def position_of(data: bytes) -> dict[str, Any]:

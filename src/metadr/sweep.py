@@ -137,7 +137,7 @@ def sweep(
     for training in {training_of(job.recipe) for job in jobs}:
         check_precision(training, chosen)
     outcome, tally, titles = Outcome([], []), _Tally(jobs), titles_of(jobs)
-    # A checkpoint stops all lanes while it is written; on a GPU that would be every other second.
+    # Of many lanes, each checkpoint is a copy of a whole network from the device: on a GPU one every other second.
     seconds = 30 if chosen.type == "cpu" else 300
 
     def start(job: Job) -> Stages:

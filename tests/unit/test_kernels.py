@@ -237,7 +237,10 @@ def derivatives(output, inputs):
         return sum((value * torch.randn(value.shape, generator=rng).to(value)).sum() for value in values)
 
     first = torch.autograd.grad(along([output.sin()]), inputs, create_graph=True, materialize_grads=True)
-    return [output, *first, *torch.autograd.grad(along(first), inputs, materialize_grads=True)]
+    second = torch.autograd.grad(along(first), inputs, retain_graph=True, materialize_grads=True)
+    # The gradient of a sum is one number seen many times.
+    of_sums = torch.autograd.grad(sum(value.sum() for value in first), inputs, materialize_grads=True)
+    return [output, *first, *second, *of_sums]
 
 
 def compare(name, ours, theirs, inputs):

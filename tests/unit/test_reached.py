@@ -118,6 +118,29 @@ def test_a_checkpoint_of_either_kind_holds_the_same_network():
         assert torch.equal(network.loss(Batch(x, y), role="clean"), trimmed.network.loss(Batch(x, y), role="clean"))
 
 
+def test_images_of_another_size_are_refused():
+    network = Network(net(), TASK, sizes=[SIZE])
+    with pytest.raises(ValueError, match=r"made for images of \[\(4, 4\)\]. Got \(8, 8\)"):
+        network.logits(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("parts", [(), (L2(strength=0.1),), (EWC(strength=10.0),)], ids=["naive", "l2", "ewc"])
+def test_a_checkpoint_with_what_belongs_to_all_weights_goes_on(parts):
+    """As earlier versions wrote them: in the middle of the second domain."""
+    whole, resumed = learner(*parts), learner(*parts, sizes=[SIZE])
+    for index in range(2):
+        whole.begin_domain(domain(index).train, first=index == 0)
+        whole.steps(3).read()
+        if index == 0:
+            whole.end_domain(domain(index))
+    resumed.begin_domain(domain(1).train, first=False)
+    resumed.load({name: value.clone() for name, value in whole.state().items()})
+    for each in (whole, resumed):
+        each.steps(3).read()
+    for name, value in whole.network.state().items():
+        torch.testing.assert_close(resumed.network.state()[name], value, rtol=1e-4, atol=1e-6)
+
+
 def test_a_learner_goes_on_to_the_same_bits_from_its_state(toys):
     through, stopped = (learner(MetaDR(), sizes=[SIZE]) for _ in range(2))
     for each in (through, stopped):

@@ -216,6 +216,21 @@ def test_methods_of_one_seed_see_the_same_mirrored_shuffled_batches(toy, toys):
 # Epochs.
 
 
+def test_a_domain_that_ends_within_an_epoch_is_shuffled_anew_after_a_checkpoint():
+    through, stopped = (Turns(10, 5, 2, torch.Generator().manual_seed(0)) for _ in range(2))
+    for turns in (through, stopped):
+        for _ in range(7):
+            turns.next_step()
+            turns.rows()
+        turns.restart()
+    resumed = Turns(10, 5, 2, torch.Generator())
+    resumed.load({name: value.clone() for name, value in stopped.state().items()})
+    resumed._rng.set_state(stopped._rng.get_state())
+    for turns in (through, resumed):
+        turns.next_step()
+    assert torch.equal(through.rows(), resumed.rows())
+
+
 def test_an_epoch_shows_every_image_at_most_once_in_an_order_of_its_own():
     turns = Turns(10, 3, 3, torch.Generator().manual_seed(0))
     epochs = []

@@ -4,8 +4,10 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +287,13 @@ def test_a_new_name_appears_only_when_its_content_is_complete(tmp_path: Path, mo
     assert seen == [{"rows.json": b"old", "rows.json.part": b"new"}, {"rows.json": b"new"}]
 
 
+def test_a_reading_that_is_the_usual_one_is_not_told() -> None:
+    usual = make_recipe("digits/p1", "naive")
+    assert description(dataclasses.replace(usual, data=(("resize", "lanczos"),))) == description(usual)
+    padded = description(dataclasses.replace(usual, data=(("resize", "pad"),)))
+    assert padded == {**description(usual), "reading": {"resize": "pad"}}
+
+
 def moment(step: int) -> Checkpoint:
     return Checkpoint({"step": step}, {"model/x": torch.full((3,), float(step)), "stream": torch.arange(5)})
 
@@ -325,6 +334,26 @@ def test_a_checkpoint_holds_the_moment_when_it_was_taken(directory: RunDirectory
         loaded = directory.load()
         assert loaded is not None
         assert loaded.tensors["model/x"].unique().tolist() == [step]
+
+
+def test_a_forked_process_writes_checkpoints_of_its_own(directory: RunDirectory) -> None:
+    directory.save(moment(1))
+    directory.settle()
+    child = os.fork()
+    if child == 0:
+        directory.save(moment(2))
+        directory.settle()
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child waits for a thread that stayed with its parent")
+        time.sleep(0.02)
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.position["step"] == 2
 
 
 def test_a_run_is_not_let_go_of_before_its_checkpoint_is_written(directory: RunDirectory) -> None:

@@ -11,6 +11,7 @@ from metadr.benchmarks.digits import DIGITS
 from metadr.benchmarks.embedded import EMBEDDED
 from metadr.benchmarks.folder import FOLDER
 from metadr.benchmarks.pacs import PACS
+from metadr.benchmarks.streets import STREETS
 from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
@@ -18,7 +19,7 @@ from metadr.parts import parse_method
 from metadr.progress import Watch
 
 BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER, VKITTI2, VKITTI2_RENDERED)
+    each.name: each for each in (EMBEDDED, DIGITS, PACS, FOLDER, STREETS, VKITTI2, VKITTI2_RENDERED)
 }
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2

@@ -24,6 +24,7 @@ class Turns:
     def restart(self) -> None:
         """Begin an epoch with the next step, whatever was left of the last one."""
         self._step = 0
+        self._place.zero_()  # a checkpoint that is taken now says so
 
     def next_step(self) -> None:
         """Call before every step, and outside any recording."""

@@ -179,16 +179,21 @@ class Learner:
         """Go back to a checkpointed state; call `begin_domain` first, so that there is an optimiser to fill."""
         self._captured = None
         self.network.load(_below(tensors, "model/"))
-        slots: dict[int, dict[str, Tensor]] = {}
+        # Checkpoints of earlier versions hold what belongs to weights that no image reaches, too.
+        names, slots = list(self.network.params), dict[int, dict[str, Tensor]]()
         for key, value in _below(tensors, "optimizer/").items():
             index, slot = key.split("/")
+            value = self.network.reached_of(names[int(index)], value)
             slots.setdefault(int(index), {})[slot] = value.clone()  # the optimiser writes into what it is given
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
         for name, rng in self.streams.items():
             rng.set_state(tensors[f"stream/{name}"].cpu())
         self._layers_rng.set_state(tensors["stream_of_layers"].cpu())
         self.part_state = {
-            name: {key: value.to(self.device) for key, value in _below(tensors, f"part/{name}/").items()}
+            name: {
+                key: self.network.reached_of(key.partition(".")[2], value.to(self.device))
+                for key, value in _below(tensors, f"part/{name}/").items()
+            }
             for name in self.part_state
         }
         self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}

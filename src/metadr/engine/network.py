@@ -66,11 +66,14 @@ class Network:
         found = reached(module, images) if sizes else {}
         self._reached = {name: reach for name, reach in found.items() if name in self.params}
         self._whole = {name: self.params[name].detach() for name in self._reached}
+        self._sizes = frozenset(sizes)
         for name, reach in self._reached.items():
             self.params[name] = reach.of(self._whole[name]).clone().requires_grad_()
 
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
+        if self._reached and (x.shape[-2], x.shape[-1]) not in self._sizes:
+            raise ValueError(f"This network was made for images of {sorted(self._sizes)}. Got {tuple(x.shape[-2:])}.")
         inputs = x.to(self._mean.device).to(self._mean.dtype) / 255  # streamed images arrive as bytes
         if self._scaled:
             inputs = (inputs - self._mean) / self._std
@@ -104,6 +107,11 @@ class Network:
         for name, reach in self._reached.items():
             reach.of(self._whole[name]).copy_(self.params[name])
         return {**self._frozen, **self.params, **self._whole, **self.buffers}
+
+    def reached_of(self, name: str, value: Tensor) -> Tensor:
+        """What belongs to the trained part of a parameter, of something that belongs to all of it or to that part."""
+        whole = self._whole.get(name)
+        return value if whole is None or value.shape != whole.shape else self._reached[name].of(value).contiguous()
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Batches of a domain that stays on the host: gathered by workers, copied while the device computes."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -75,7 +76,7 @@ class Streamed:
         return Batch(host.x.to(self._device, copy=True), host.y.to(self._device, copy=True))
 
     def _order(self, place: int, step: int) -> Future[Batch]:
-        return _workers().submit(self._gathered, self._rows(place, step))
+        return _workers(os.getpid()).submit(self._gathered, self._rows(place, step))
 
     def _rows(self, place: int, step: int) -> Tensor:
         """The rows of a batch: of an outer one where they are shuffled, the next of its epoch; else drawn."""
@@ -98,5 +99,6 @@ class Streamed:
 
 
 @functools.cache
-def _workers() -> ThreadPoolExecutor:
+def _workers(process: int) -> ThreadPoolExecutor:
+    """A process that was forked has its own: threads stay with their parent."""
     return ThreadPoolExecutor(WORKERS, thread_name_prefix="metadr-stream")

@@ -25,7 +25,7 @@ def normalise(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, None]:
-    x = planes(x)
+    x, weight, bias = planes(x), weight.contiguous(), bias.contiguous()
     y, mean, r = empty_by_channel(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
     tracked = running_mean is not None
     channel = (weight, bias, mean, r, running_mean if tracked else mean, running_var if tracked else r)
@@ -37,6 +37,7 @@ def normalise(
 def gradient(
     g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    weight = weight.contiguous()
     dx, dw, db = empty_by_channel(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
     grid, count, options = _launch(x)
     _kernels().gradient_kernel[grid](*_read(g), *_read(x), weight, mean, r, dx, dw, db, count, **options)
@@ -55,6 +56,8 @@ def second_derivative(
     s1: Tensor,
     s2: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    # The gradient of a sum is one number seen many times: kernels read memory as it lies.
+    a, b, weight = a.contiguous(), b.contiguous(), weight.contiguous()
     dg, dx, dw = empty_by_channel(x, *x.shape), empty_by_channel(x, *x.shape), torch.empty_like(weight)
     channel = (a, b, weight, mean, r, s1, s2)
     grid, count, options = _launch(x)

@@ -50,7 +50,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -
     patches = rows(x) if geometry.is_all_there_is else _Gather.apply(x, geometry)
     y = weight.flatten(1) @ patches
     if bias is not None:
-        y = y + bias[:, None]
+        y = y + bias[:, None].to(y.dtype)
     return from_rows(y, x.shape[0], *geometry.out)
 
 

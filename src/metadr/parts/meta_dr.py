@@ -63,7 +63,9 @@ class MetaDR(Transforming):
             # All weights as one row: a few operations instead of some for every layer.
             moved = _row(fast.values()) - self.inner_lr * _row(grads)
             rows = moved.split([value.numel() for value in fast.values()])  # type: ignore[no-untyped-call]
-            fast = {name: row.view_as(value) for (name, value), row in zip(fast.items(), rows, strict=True)}
+            fast = {
+                name: row.view_as(value).to(value.dtype) for (name, value), row in zip(fast.items(), rows, strict=True)
+            }
         return fast
 
 

@@ -55,7 +55,12 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
 }
-TABLES: dict[str, Callable[[bool], Table]] = {"demo": demo.table, "embedded": embedded.table, **COMPARED}
+TABLES: dict[str, Callable[[bool], Table]] = {
+    "demo": demo.table,
+    "demo-segmentation": demo.segmentation,
+    "embedded": embedded.table,
+    **COMPARED,
+}
 
 
 def get_table(name: str, *, tiny: bool = False) -> Table:

@@ -140,17 +140,17 @@ def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple
     found = {recipe: by_key.get(_key(description(recipe), published), []) for recipe in table.recipes}
     data = _data(found)
     for recipe, those in found.items():
-        wanted = range(table.seeds_of[recipe])
-        kept = sorted((each for each in those if each.identity["data"] in data), key=lambda each: each.seed)
+        wanted, meant = range(table.seeds_of[recipe]), data[_read(recipe)]
+        kept = sorted((each for each in those if each.identity["data"] in meant), key=lambda each: each.seed)
         for record in kept:
             if record.seed in wanted:
                 runs.setdefault(recipe, {}).setdefault(record.seed, record)  # a copy is no second measurement
     return runs, _older(runs) if published else []
 
 
-def _data(found: dict[Recipe, list[Record]]) -> set[str]:
-    """The data that a table's runs are of. Where there are several, those that are here decide."""
-    kept = set()
+def _data(found: dict[Recipe, list[Record]]) -> dict[tuple[Any, ...], set[str]]:
+    """The data that runs are of, by what they read. Where there are several, those that are here decide."""
+    kept = {}
     for read in {_read(recipe) for recipe in found}:
         of_these = {recipe: those for recipe, those in found.items() if _read(recipe) == read}
         kinds = {record.identity["data"] for those in of_these.values() for record in those}
@@ -162,7 +162,7 @@ def _data(found: dict[Recipe, list[Record]]) -> set[str]:
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
                     f"is meant cannot be told, because the data are not here. Give a folder with runs of one. ({error})"
                 ) from None
-        kept |= kinds
+        kept[read] = kinds
     return kept
 
 

@@ -27,7 +27,7 @@ def markdown_grid(made: Comparison, left_out: Iterable[str]) -> str:
 def _points(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> str:
     settings = [name for name, _ in rows[0].point]
     lines = [[*settings, *made.columns, "distance"], ["---"] * len(settings) + ["---:"] * (len(made.columns) + 1)]
-    paper = [str(cell.paper) if (cell := made.cells.get((rows[0].title, column))) else "" for column in made.columns]
+    paper = [str(cell.paper or "") for cell in _cells(made, rows[0], made.columns)]
     lines.append(["the paper", *[""] * (len(settings) - 1), *paper, ""])
 
     def distance(row: Row) -> float:
