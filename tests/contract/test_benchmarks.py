@@ -29,7 +29,7 @@ from metadr.run import UNTRAINED, run
 from metadr.store import key_of
 
 # Made by the project itself: these must load anywhere. The files of others may not be there.
-RENDERED = ("embedded", "toy-shapes", "toy-masks", "vkitti2-rendered")
+RENDERED = ("embedded", "streets", "toy-shapes", "toy-masks", "vkitti2-rendered")
 # Made of a folder that somebody names.
 ON_FOLDERS = ("folder",)
 STREETS = "vkitti2-rendered"  # made by a fixture

@@ -259,6 +259,16 @@ def test_a_sweep_leaves_a_run_alone_that_another_process_has(command: Command, t
     assert len(list(tmp_path.rglob("done.json"))) == 2
 
 
+def test_the_demonstration_by_pixels_ends_with_a_sheet_of_predictions(command: Command, tmp_path: Path) -> None:
+    ended = command("demo", "--segmentation", "--tiny", "--out", tmp_path)
+    assert ended.code == 0, ended
+    assert "clear → fog → rain" in ended.out
+    with Image.open(tmp_path / "predictions.png") as sheet:
+        assert sheet.width > 5 * 104  # input, truth and three methods
+        assert sheet.height > 6 * 32  # two images of each of three drives
+    assert (tmp_path / "demo-segmentation.md").exists()
+
+
 def test_a_report_writes_files_that_others_can_read(command: Command, demo_runs: Path, tmp_path: Path) -> None:
     stem = tmp_path / "made" / "table.v1"
     ended = command("report", demo_runs, "-o", stem)

@@ -39,7 +39,7 @@ STREETS = Benchmark(
     load=load,
     fingerprint=f"streets {SIZE[0]}x{SIZE[1]}, revision {REVISION}",
     training=Training(
-        model="tiny_unet", steps=150, batch_size=8, lr=3e-3, later_lr=1e-3, scaling="imagenet", mirror=True
+        model="small_unet", steps=250, batch_size=4, lr=3e-3, later_lr=1e-3, scaling="imagenet", mirror=True
     ),
     part_defaults={
         "dr": {"transforms": "psi4"},
