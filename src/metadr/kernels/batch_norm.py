@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from metadr.kernels import fused_batch_norm as fused
 from metadr.kernels import plain_batch_norm as plain
+from metadr.kernels.plain_batch_norm import First, Layer
 
 
 def batch_norm(
@@ -40,7 +41,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
         kernels = fused if fused.fits(x) else plain
-        y, mean, r, reserve = kernels.normalise(x, weight, bias, *rest)
+        y, mean, r, reserve = kernels.normalise(x, Layer(weight, bias, *rest))
         # x as it came: a copy made here would be a constant to the second derivative.
         ctx.save_for_backward(x, weight, mean, r, reserve)
         ctx.eps = rest[-1]
@@ -66,5 +67,5 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, u: Tensor, a: Tensor, b: Tensor) -> Any:
         g, x, weight, mean, r, s2, s1 = ctx.saved_tensors
         kernels = fused if fused.fits(x) else plain
-        dg, dx, dw = kernels.second_derivative(u, a, b, g, x, weight, mean, r, s1, s2)
+        dg, dx, dw = kernels.second_derivative(u, a, b, First(g, x, weight, mean, r, s1, s2))
         return dg, dx, dw, None, None, None, None

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metadr.kernels.plain_batch_norm import First, Layer
 from metadr.kernels.planes import empty_by_channel, on_triton, planes
 
 MOST_VALUES = 1 << 16  # of a channel: beyond, one program a channel leaves most of the GPU idle
@@ -16,21 +17,15 @@ def fits(x: Tensor) -> bool:
     return on_triton(x) and x.numel() // x.shape[1] <= MOST_VALUES
 
 
-def normalise(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, None]:
-    x, weight, bias = planes(x), weight.contiguous(), bias.contiguous()
+def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
+    x, weight, bias = planes(x), layer.weight.contiguous(), layer.bias.contiguous()
     y, mean, r = empty_by_channel(x, *x.shape), torch.empty_like(weight), torch.empty_like(weight)
-    tracked = running_mean is not None
-    channel = (weight, bias, mean, r, running_mean if tracked else mean, running_var if tracked else r)
+    tracked = layer.running_mean is not None
+    kept = (layer.running_mean, layer.running_var) if tracked else (mean, r)  # where not tracked, left alone
     grid, count, options = _launch(x)
-    _kernels().normalise_kernel[grid](*_read(x), *channel, y, count, momentum, eps, TRACKED=tracked, **options)
+    _kernels().normalise_kernel[grid](
+        *_read(x), weight, bias, mean, r, *kept, y, count, layer.momentum, layer.eps, TRACKED=tracked, **options
+    )
     return y, mean, r, None
 
 
@@ -44,18 +39,8 @@ def gradient(
     return dx, dw, db
 
 
-def second_derivative(
-    u: Tensor,
-    a: Tensor,
-    b: Tensor,
-    g: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    r: Tensor,
-    s1: Tensor,
-    s2: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def second_derivative(u: Tensor, a: Tensor, b: Tensor, first: First) -> tuple[Tensor, Tensor, Tensor]:
+    g, x, weight, mean, r, s1, s2 = first
     # The gradient of a sum is one number seen many times: kernels read memory as it lies.
     a, b, weight = a.contiguous(), b.contiguous(), weight.contiguous()
     dg, dx, dw = empty_by_channel(x, *x.shape), empty_by_channel(x, *x.shape), torch.empty_like(weight)

@@ -1,19 +1,37 @@
 """Batch norm and its two derivatives in torch's operations, for any device, type and size."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 
-def normalise(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+class Layer(NamedTuple):
+    """A layer of batch norm; it moves the running statistics, where it has any."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    momentum: float
+    eps: float
+
+
+class First(NamedTuple):
+    """What the first derivative read (g the gradient of the output, r = 1 / deviation) and summed (s1, s2)."""
+
+    g: Tensor
+    x: Tensor
+    weight: Tensor
+    mean: Tensor
+    r: Tensor
+    s1: Tensor
+    s2: Tensor
+
+
+def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The output, the batch's mean and 1 / deviation, and what cuDNN wants back."""
+    weight, bias, running_mean, running_var, momentum, eps = layer
     arguments = (x.contiguous(), weight, bias, running_mean, running_var, True, momentum, eps)
     if _in_cudnn(x, eps):
         y, mean, r, reserve = torch.ops.aten.cudnn_batch_norm(*arguments)
@@ -34,19 +52,9 @@ def gradient(
     return grads
 
 
-def second_derivative(
-    u: Tensor,
-    a: Tensor,
-    b: Tensor,
-    g: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    r: Tensor,
-    s1: Tensor,
-    s2: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def second_derivative(u: Tensor, a: Tensor, b: Tensor, first: First) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of g, x and the weight, from those of dx (u), dw (a) and db (b)."""
+    g, x, weight, mean, r, s1, s2 = first
     others = [dim for dim in range(x.ndim) if dim != 1]
     n = x.numel() // x.shape[1]
 
