@@ -40,13 +40,16 @@ def write_file(path: Path, data: bytes | Iterable[bytes], *, sync: bool = True) 
             os.close(directory)
 
 
+KEPT = (
+    "Nothing written before is lost: make room or choose another place (--out, -o, or METADR_DATA for data), then run "
+    "the same command again."
+)
+
+
 @contextmanager
-def told(path: Path, doing: str = "write") -> Iterator[None]:
-    """Turn what a file system refuses into one sentence."""
+def told(path: Path, doing: str = "write", *, then: str = KEPT) -> Iterator[None]:
+    """Turn what a file system refuses into one sentence, and what to do then."""
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"Cannot {doing} {path}: {error.strerror or error}. Nothing written before is lost: make room or choose "
-            "another place (--out, -o, or METADR_DATA for data), then run the same command again."
-        ) from error
+        raise UserError(f"Cannot {doing} {path}: {error.strerror or error}. {then}") from error

@@ -1,6 +1,7 @@
 """A file on its way: `NAME.part`, and `NAME.part.json` beside it, which says what it is a part of."""
 
 import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from metadr import files
 from metadr.errors import UserError
 
 CHUNK = 1 << 18  # bytes read at once
@@ -148,13 +150,7 @@ def _hasher(kind: str) -> "hashlib._Hash":
     return hashlib.new(kind, usedforsecurity=False)  # md5 is what some publishers state: it finds damage, not malice
 
 
-@contextmanager
-def told(path: Path, doing: str = "write") -> Iterator[None]:
-    """Turn what a file system refuses into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Cannot {doing} {path}: {error.strerror or error}. What has arrived before is kept: make room or choose "
-            "another folder, then run the same command again."
-        ) from error
+told = functools.partial(
+    files.told,
+    then="What has arrived before is kept: make room or choose another folder, then run the same command again.",
+)
