@@ -14,11 +14,15 @@ MOST_PIXELS = 1 << 21  # in a batch on a GPU, where few large ones are faster
 MASK_BATCH, MASK_PIXELS = 500, 1 << 22  # images, and pixels, whose masks are told at once: at 1242x375 nine of them
 
 
-@torch.no_grad()
 def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
-    counts = [network.task.confusion(logits, y) for logits, y in _answers(network, split, batch_size)]
-    return torch.stack(counts).sum(0)
+    return torch.stack(list(confusions(network, split, batch_size=batch_size))).sum(0)
+
+
+def confusions(network: Network, split: Split, *, batch_size: int | None = None) -> Iterator[Tensor]:
+    """The same counts a batch at a time, for who wants to do something else in between."""
+    for logits, y in _answers(network, split, batch_size):
+        yield network.task.confusion(logits, y)
 
 
 @torch.no_grad()
@@ -43,7 +47,8 @@ def _answers(network: Network, split: Split, batch_size: int | None = None) -> I
     """What the network says of every image, in their order, and what is true; the images may be on the host."""
     batch_size = batch_size or _batch_size(network, split)
     for start in range(0, split.num_images, batch_size):
-        logits = network.logits(split.x[start : start + batch_size])
+        with torch.no_grad():
+            logits = network.logits(split.x[start : start + batch_size])
         yield logits, split.y[start : start + batch_size].to(logits.device)
 
 

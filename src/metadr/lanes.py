@@ -13,7 +13,7 @@ from metadr.run import Progress, Result
 
 Job = TypeVar("Job")
 Lanes = int | Literal["auto"]
-Stages = Generator[Progress, None, Result]
+Stages = Generator[Progress | None, None, Result]
 
 MOST = 16  # lanes that 'auto' tries: beyond, an H200 gained nothing
 WINDOW_SECONDS = 1.5  # for which 'auto' watches the first lane before it adds others
@@ -36,13 +36,16 @@ class Lane(Generic[Job]):
         self.stage = -1
         self.steps = 0  # taken so far, in all domains
 
-    def turn(self) -> Happened[Job]:
+    def turn(self) -> Happened[Job] | None:
+        """Let it go on; none if there is nothing to tell of that."""
         try:
             progress = next(self.stages)
         except StopIteration:
             return Happened(self.job)
         except Exception as error:
             return Happened(self.job, error=error)
+        if progress is None:
+            return None
         self.stage, self.steps = progress.stage, progress.stage * progress.num_steps + progress.step
         return Happened(self.job, progress)
 
@@ -67,13 +70,14 @@ def interleave(
                 running.append(Lane(job, start(job)))
             for lane in list(running):
                 happened = lane.turn()
-                if happened.progress is None:
-                    running.remove(lane)
-                if isinstance(happened.error, torch.OutOfMemoryError) and running:
-                    waiting.appendleft(lane.job)
-                    width.shrink(len(running))
-                else:
-                    yield happened
+                if happened is not None:
+                    if happened.progress is None:
+                        running.remove(lane)
+                    if isinstance(happened.error, torch.OutOfMemoryError) and running:
+                        waiting.appendleft(lane.job)
+                        width.shrink(len(running))
+                    else:
+                        yield happened
                 if stop():
                     break
             width.look(running)

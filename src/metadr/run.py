@@ -2,12 +2,14 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
@@ -19,13 +21,17 @@ from metadr.engine.learner import Learner, stream_seed
 from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, confusion, details, score, suite_iou, summarise
+from metadr.evaluate import Summary, confusions, details, score, suite_iou, summarise
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
 UNTRAINED = "untrained"
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
 LOOK_SECONDS = 0.5  # than some steps, as many as this takes
+# Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
+# device to itself while it waits for room there.
+TURN_SECONDS = 0.02
+Pauses = Generator["Progress | None", None, None]  # none: nothing to tell, only that others may have their turn
 
 
 class Progress(NamedTuple):
@@ -114,7 +120,7 @@ def run(
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            if watch is not None:
+            if watch is not None and progress is not None:
                 watch(progress)
 
 
@@ -126,10 +132,11 @@ def advance(
     device: str = "auto",
     checkpoint_seconds: float = 30.0,
     capture: bool = True,
-) -> Generator[Progress, None, Result]:
+) -> Generator[Progress | None, None, Result]:
     """The same run as a generator that pauses every few steps, so that a caller can interleave several.
 
-    Closed while it pauses, it leaves a checkpoint of that moment.
+    It yields where it stands, or none where that is not known yet. Closed while it pauses, it leaves a checkpoint of
+    that moment.
     """
     check_recipe(recipe)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
@@ -143,21 +150,22 @@ def advance(
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 
-def _in_legs(stages: Generator[Progress, None, None], ground: Ground) -> Generator[Progress, None, None]:
+def _in_legs(stages: Pauses, ground: Ground) -> Pauses:
     """Hold the ground while the run runs, and let go of it whenever it pauses."""
     try:
         while True:
             with ground.held():
-                progress = next(stages, None)
-            if progress is None:
-                return
+                try:
+                    progress = next(stages)
+                except StopIteration:
+                    return
             yield progress
     finally:
         with ground.held():
             stages.close()
 
 
-def _play(*arguments: Any) -> Generator[Progress, None, None]:
+def _play(*arguments: Any) -> Pauses:
     yield from _Sequence(*arguments).play()  # made in here, so that its tensors are made on the run's own ground
 
 
@@ -198,53 +206,73 @@ class _Sequence:
         ]
         self.epochs: BestEpoch | None = None
         self._launched = 0  # steps of this domain that are on their way; `step` of them are known to be sound
-        self._chunk = CHUNK
+        self._flying: deque[Taken] = deque()  # those that nobody has looked at yet
+        self._chunk, self._turn = CHUNK, CHUNK
         self._resumed_at = self._saved_at = time.monotonic()
 
-    def play(self) -> Generator[Progress, None, None]:
-        self._resume_or_start()
+    def play(self) -> Pauses:
+        yield from self._resume_or_start()
         while self.stage < len(self.domains):
             yield from self._train()
             if self.epochs is not None:
                 self.epochs.restore()
             self.learner.end_domain(self.domains[self.stage])
-            self._test(after=self.domains[self.stage].name)
-            self.stage, self.step, self.epochs = self.stage + 1, 0, None
-            if self.stage < len(self.domains):
-                self._begin()
-            self._save()
+            testing = self._test(after=self.domains[self.stage].name)
+            try:
+                for _ in testing:
+                    yield None
+            except GeneratorExit:  # the domain has ended, and must not end again when this run goes on
+                deque(testing, maxlen=0)
+                self._next_stage()
+                raise
+            self._next_stage()
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
         self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), "steps": sum(self.steps)})
 
-    def _train(self) -> Generator[Progress, None, None]:
+    def _next_stage(self) -> None:
+        self.stage, self.step, self.epochs = self.stage + 1, 0, None
+        if self.stage < len(self.domains):
+            self._begin()
+        self._save()
+
+    def _train(self) -> Pauses:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
         self._launched = first = self.step
         started = time.monotonic()
-        taken = self._launch()
-        while taken is not None:
-            due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
-            wait = due or (self.epochs is not None and self.epochs.ended(self._launched))  # the network is needed now
-            ahead = self._launch() if self.device.type == "cuda" and not wait else None
-            terms = self._look(taken)
-            rate = (self.step - first) / (time.monotonic() - started)
-            try:
-                yield self._progress(terms, rate)
-            except GeneratorExit:
-                if ahead is not None:
-                    self._look(ahead)
-                self._save()
-                raise
-            if due:
-                self._save()
-            taken = ahead or self._launch()
+        try:
+            while self._launched < self.steps[self.stage] or self._flying:
+                # Where the network is needed now, for a checkpoint or to test it, nothing may be on its way.
+                due = time.monotonic() - self._saved_at >= self.checkpoint_seconds
+                wait = due or (self.epochs is not None and self.epochs.ended(self._launched))
+                most = 2 if self.device.type == "cuda" and not wait else 1
+                if self._launched < self.steps[self.stage] and len(self._flying) < most:
+                    yield from self._launch()
+                    continue
+                terms = self._look(self._flying.popleft())
+                yield self._progress(terms, (self.step - first) / (time.monotonic() - started))
+                if due and not self._flying:
+                    self._save()
+        except GeneratorExit:
+            if self.learner.num_launched:
+                self._flying.append(self.learner.taken())
+            while self._flying:
+                self._look(self._flying.popleft())
+            self._save()
+            raise
 
-    def _launch(self) -> Taken | None:
-        num_steps = min(self._chunk, self.steps[self.stage] - self._launched)
+    def _launch(self) -> Pauses:
+        """Send steps on their way, a few at a turn, up to the next look."""
+        left = min(self._chunk, self.steps[self.stage] - self._launched)
         if self.epochs is not None:
-            num_steps = min(num_steps, self.epochs.steps_left(self._launched))
-        self._launched += num_steps
-        return self.learner.steps(num_steps) if num_steps else None
+            left = min(left, self.epochs.steps_left(self._launched))
+        while left:
+            num_steps = min(left, self._turn)
+            self.learner.launch(num_steps)
+            self._launched, left = self._launched + num_steps, left - num_steps
+            if left:
+                yield None
+        self._flying.append(self.learner.taken())
 
     def _progress(self, terms: dict[str, float], rate: float) -> Progress:
         left = sum(self.steps[self.stage :]) - self.step
@@ -269,7 +297,8 @@ class _Sequence:
             raise self._lost("The weights are no longer finite after", len(steps))
         self.step += len(steps)
         if taken.seconds:
-            self._chunk = next_chunk(len(steps), taken.seconds)
+            self._chunk = steps_in(LOOK_SECONDS, len(steps), taken.seconds)
+            self._turn = steps_in(TURN_SECONDS, len(steps), taken.seconds)
         if self.epochs is not None and self.epochs.ended(self.step):
             self.epochs.look(self.step)
         return steps[-1]
@@ -280,7 +309,7 @@ class _Sequence:
             "The last good checkpoint is kept. Lower lr, inner_lr or a strength."
         )
 
-    def _resume_or_start(self) -> None:
+    def _resume_or_start(self) -> Pauses:
         checkpoint = self.directory.load()
         if checkpoint is None:
             environment_now = {
@@ -289,7 +318,7 @@ class _Sequence:
             }
             self.directory.write("environment.json", environment_now)
             self._begin()
-            self._test(after=UNTRAINED)
+            yield from self._test(after=UNTRAINED)
             self._save()
             return
         self._check_same_ground(checkpoint.position)
@@ -326,16 +355,24 @@ class _Sequence:
         seen = {"current": slice(stage, stage + 1), "so_far": slice(stage + 1), "all": slice(None)}
         return self.domains[seen[self.recipe.access]]
 
-    def _test(self, *, after: str) -> None:
+    def _test(self, *, after: str) -> Pauses:
         """Test on all domains, seen and unseen."""
         for domain in self.tested:
-            counts = confusion(self.learner.network, domain.test)
+            counts = yield from self._confusion(domain.test)
             row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
             row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
             if self.task.on_masks:
                 row["suite"] = suite_iou(self.learner.network, domain.test, group=self.training.batch_size)
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
+
+    def _confusion(self, split: Split) -> Generator[None, None, Tensor]:
+        counts: list[Tensor] = []
+        for each in confusions(self.learner.network, split):
+            counts.append(each)
+            if self.device.type == "cuda":  # where other lanes would stand still
+                yield
+        return torch.stack(counts).sum(0)
 
     def _save(self) -> None:
         position = {
@@ -355,13 +392,13 @@ class _Sequence:
         return self.seconds + time.monotonic() - self._resumed_at
 
 
-def next_chunk(num_steps: int, seconds: float) -> int:
-    """How many steps to take at once, after so many took the device so long.
+def steps_in(available: float, num_steps: int, seconds: float) -> int:
+    """How many steps fit into a time, after so many took the device so long.
 
     Its time, not the clock's: a lane that waited for others would take fewer steps at once, wait for the others again,
     and never catch up.
     """
-    return min(LOOK_EVERY, max(1, int(LOOK_SECONDS * num_steps / seconds)))
+    return min(LOOK_EVERY, max(1, int(available * num_steps / seconds)))
 
 
 def check_fit(training: Training, network: Network, domains: list[Domain]) -> None:

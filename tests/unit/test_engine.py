@@ -61,7 +61,9 @@ def test_steps_may_be_taken_in_any_portions(toy, toys):
 def test_steps_are_looked_at_in_time(classification):
     learner = classification.learner()
     learner.begin_domain(classification.domains[0].train, first=True)
-    with pytest.raises(ValueError, match=rf"steps takes at most {LOOK_EVERY} at a time\. Got {LOOK_EVERY + 1}\."):
+    with pytest.raises(
+        ValueError, match=rf"At most {LOOK_EVERY} steps may be taken before a look\. Got {LOOK_EVERY + 1}\."
+    ):
         learner.steps(LOOK_EVERY + 1)
     rows, finite = learner.steps(LOOK_EVERY).read()
     assert len(rows) == LOOK_EVERY

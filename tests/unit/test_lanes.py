@@ -19,7 +19,7 @@ from metadr.core import Part, Recipe
 from metadr.errors import UserError
 from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
 from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
-from metadr.run import Progress, next_chunk
+from metadr.run import LOOK_SECONDS, Progress, steps_in
 from metadr.store import RunDirectory
 from metadr.sweep import Job, Standing, plan, sweep
 
@@ -107,7 +107,7 @@ def test_one_lane_runs_one_job_after_another():
     ("taken", "seconds", "chunk"), [(10, 0.1, 50), (1, 0.01, 50), (1, 3.0, 1), (200, 0.02, 256), (256, 0.5, 256)]
 )
 def test_a_turn_is_as_long_for_a_lane_that_took_few_steps_as_for_one_that_took_many(taken, seconds, chunk):
-    assert next_chunk(taken, seconds) == chunk
+    assert steps_in(LOOK_SECONDS, taken, seconds) == chunk
 
 
 def test_no_jobs_are_no_turns():

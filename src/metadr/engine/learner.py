@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
-from metadr.engine.log import LOOK_EVERY, StepLog, Taken, Terms, now
+from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
 from metadr.engine.streaming import Streamed
 
@@ -63,6 +63,7 @@ class Learner:
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
         self._train: Split
+        self._fresh = True  # no step has been taken on this domain
         self._capturing = capture and device.type == "cuda"
         self._captured: Captured | None = None
         self._read: dict[str, Tensor] = {}  # what the recorded step reads
@@ -72,6 +73,7 @@ class Learner:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
         lr = self.training.lr if first else self.training.later_lr
         self.best = {}
+        self._fresh = True
         shuffled = self.training.sampling == "shuffled"
         epoch = self.training.epoch_steps(train.num_images) if shuffled else None
         if self._streamed is not None:
@@ -94,9 +96,17 @@ class Learner:
 
     def steps(self, num_steps: int) -> Taken:
         """Take up to LOOK_EVERY steps in a row, without waiting for them."""
-        if num_steps > LOOK_EVERY:
-            raise ValueError(f"steps takes at most {LOOK_EVERY} at a time. Got {num_steps}.")
-        started = now(self.device)
+        self.launch(num_steps)
+        return self.taken()
+
+    def taken(self) -> Taken:
+        """What the steps since the last call left to look at."""
+        return self._log.taken(list(self.network.params.values()))
+
+    def launch(self, num_steps: int) -> None:
+        """Send some steps on their way; LOOK_EVERY at most before they are asked after."""
+        self._log.begin(num_steps)
+        self._fresh = False
         for _ in range(num_steps):
             for source in (self._turns, self._streamed):
                 if source is not None:
@@ -109,7 +119,11 @@ class Learner:
                 if self._capturing:
                     self._read = self._readable(self._train)
                     self._captured = Captured(self._logged_step, self._drawn_from())
-        return self._log.taken(num_steps, list(self.network.params.values()), started)
+
+    @property
+    def num_launched(self) -> int:
+        """Steps since the last look."""
+        return self._log.num_steps
 
     def step(self) -> Terms:
         """One update: the gradient of the loss, through the optimiser."""
@@ -159,7 +173,9 @@ class Learner:
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""
         tensors = {f"model/{name}": value.detach() for name, value in self.network.state().items()}
-        for index, slots in self.optimizer.state_dict()["state"].items():
+        # Before a domain's first step the optimiser knows nothing: zeros, if it has recorded steps to go on with.
+        slots_of = {} if self._fresh else self.optimizer.state_dict()["state"]
+        for index, slots in slots_of.items():
             for slot, value in slots.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer/{index}/{slot}"] = value
@@ -186,6 +202,7 @@ class Learner:
             value = self.network.reached_of(names[int(index)], value)
             slots.setdefault(int(index), {})[slot] = value.clone()  # the optimiser writes into what it is given
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
+        self._fresh = not slots
         for name, rng in self.streams.items():
             rng.set_state(tensors[f"stream/{name}"].cpu())
         self._layers_rng.set_state(tensors["stream_of_layers"].cpu())

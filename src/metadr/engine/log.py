@@ -46,8 +46,18 @@ class StepLog:
     def __init__(self, device: torch.device) -> None:
         self.names: tuple[str, ...] = ()
         self.values: Tensor
+        self.num_steps = 0  # launched since the last look
+        self._started: torch.cuda.Event | None = None
         self.position = torch.arange(LOOK_EVERY, device=device)[:, None]
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def begin(self, num_steps: int) -> None:
+        """Make room for so many steps more."""
+        if (wanted := self.num_steps + num_steps) > LOOK_EVERY:
+            raise ValueError(f"At most {LOOK_EVERY} steps may be taken before a look. Got {wanted}.")
+        if not self.num_steps:
+            self._started = now(self.cursor.device)
+        self.num_steps = wanted
 
     def write(self, terms: Terms) -> None:
         names = ("loss", *terms.by_name)
@@ -57,17 +67,18 @@ class StepLog:
         self.values.copy_(torch.where(self.position == self.cursor, row, self.values))
         self.cursor += 1
 
-    def taken(self, num_steps: int, weights: list[Tensor], started: torch.cuda.Event | None) -> Taken:
-        """Send the last steps' terms to the host, and begin anew."""
+    def taken(self, weights: list[Tensor]) -> Taken:
+        """Send the terms of the steps since the last look to the host, and begin anew."""
         # The last step's own update shows in no loss before the next row of steps, and that may never come.
         finite = torch.stack(torch._foreach_norm(weights, float("inf"))).isfinite().all()
-        values = torch.cat((self.values[:num_steps].flatten(), finite.double()[None]))
+        values = torch.cat((self.values[: self.num_steps].flatten(), finite.double()[None]))
         self.cursor.zero_()
+        self.num_steps = 0
         if not values.is_cuda:
             return Taken(self.names, values, None, None)
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        return Taken(self.names, host, started, now(values.device))
+        return Taken(self.names, host, self._started, now(values.device))
 
 
 def now(device: torch.device) -> torch.cuda.Event | None:

@@ -131,8 +131,7 @@ class Network:
     ) -> Tensor:
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
         casting = torch.autocast(inputs.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
-        training = role not in (None, "fisher")
-        with casting, trimmed(self.module, products=training), _attention(role):
+        with casting, trimmed(self.module, products=role != "fisher"), _attention(role):
             logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
         return logits.float() if half else logits
 
