@@ -14,7 +14,7 @@ from metadr.benchmarks import steps_of, training_of
 from metadr.core import ORACLES, Recipe
 from metadr.display import duration
 from metadr.provenance import published_files
-from metadr.store import LATER_FIELDS, finished_runs
+from metadr.store import finished_runs, whole_training
 from metadr.sweep import Job
 
 IMAGE_SIDE = {"digits": 32, "pacs": 224}  # of the benchmarks for which steps were measured
@@ -76,7 +76,7 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             identity, made, done = (
                 json.loads((folder / name).read_text()) for name in ("recipe.json", "environment.json", "done.json")
             )
-            training = {**dict(LATER_FIELDS), **identity["training"]}
+            training = whole_training(identity)
             size = tuple(training[name] for name in ("model", "batch_size", "precision", "deterministic"))
             kind = _named(identity["benchmark"], _method_name(identity), size)
             steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say

@@ -41,6 +41,8 @@ LATER_FIELDS = (
     ("mirror", False),
     ("loss", "cross_entropy"),
 )
+# How a run computes, which is no part of what it is compared for.
+ARITHMETIC = ("precision", "deterministic")
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
@@ -81,6 +83,11 @@ def description(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def whole_training(content: Mapping[str, Any]) -> dict[str, Any]:
+    """How the run of an identity was trained, with the fields that it is too old to have."""
+    return {**dict(LATER_FIELDS), **content["training"]}
+
+
 def key_of(recipe: Recipe, seed: int) -> str:
     return key_of_identity(identity(recipe, seed))
 
@@ -102,7 +109,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
             raise unknown("part", part["part"], PARTS, hint="Import the module that registers it.")
         kind = PARTS[part["part"]]
         method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
-    training = {**dict(LATER_FIELDS), **content["training"]}
+    training = whole_training(content)
     usual = dataclasses.asdict(benchmark.training)
     return check_recipe(
         Recipe(

@@ -143,7 +143,7 @@ def test_runs_with_other_settings_are_other_runs() -> None:
     twins = (
         runs("p2", "dr"),
         runs("p1", "dr", transforms="psi2"),
-        runs("p1", "dr", per="image"),
+        runs("p1", "dr", per="batch"),
         runs("p1", "dr", steps=7),
         runs("p1", "dr+l2"),
     )

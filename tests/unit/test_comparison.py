@@ -132,6 +132,24 @@ def test_other_recipes_and_copies_do_not_enter(table3: Table) -> None:
     assert len(made.records) == 1
 
 
+def test_runs_in_another_precision_enter_where_there_are_none_of_the_table_s_own(table3: Table) -> None:
+    naive, *_, both = table3.recipes
+    table, fast = table3.with_seeds(1), [finished(naive, value=50.0), finished(both, value=60.0)]
+    for record in fast:
+        record.identity["training"]["precision"] = "tf32"
+    made = compare(table, [*fast, finished(naive, value=70.0)])
+    assert made.cells["neither", "MNIST"].values == (70.0,)
+    assert made.cells["recall and adapt", "MNIST"].values == (60.0,)
+    assert made.notes == [*table.notes, "Computed with precision=tf32."]
+    assert compare(table, [finished(naive), finished(both)]).notes == list(table.notes)
+
+
+def test_a_table_of_precisions_keeps_them_apart() -> None:
+    table = get_table("precision").with_seeds(1)
+    made = compare(table, [finished(recipe) for recipe in table.recipes[1:]])
+    assert [made.cells[row, "MNIST"].ours for row in ("fp32", "tf32", "bf16")] == [MISSING, "90.0 (1)", "90.0 (1)"]
+
+
 def test_a_revision_that_is_gone_enters_only_where_it_was_published(table3: Table) -> None:
     both = table3.recipes[3]
     old = finished(both)

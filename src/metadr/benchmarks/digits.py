@@ -53,8 +53,8 @@ def configure(decoding: Decoding) -> Benchmark:
             model="resnet18", steps=3000, batch_size=64, optimizer="adam", lr=3e-4, later_lr=3e-5, scaling="unit"
         ),
         part_defaults={
-            "dr": {"transforms": "psi3"},
-            "meta-dr": {"transforms": "psi3", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
+            "dr": {"transforms": "psi3", "per": "image", "pick": "pair"},  # by docs/calibration.md
+            "meta-dr": {"transforms": "psi3", "pick": "pair", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
         },
         tiny={"steps": 3, "batch_size": 8, "limit": 64, "model": "tiny_resnet"},
         settings=decoding,

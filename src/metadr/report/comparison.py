@@ -13,7 +13,7 @@ from metadr.recipes import Row, Table
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
-from metadr.store import content_of, description
+from metadr.store import ARITHMETIC, content_of, description, whole_training
 
 DOMAIN_TITLES = {
     "mnist": "MNIST",
@@ -132,12 +132,22 @@ def _columns(name: str, row: Row, recipe: Recipe) -> dict[str, str]:
 
 
 def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple[Runs, list[str]]:
-    """The runs of a table among all records, by recipe and seed."""
+    """The runs of a table among all records, by recipe and seed; where there are none in its precision, in another."""
+    named = {_key(description(recipe), published) for recipe in table.recipes}
     by_key: dict[str, list[Record]] = {}
     for record in records:
-        by_key.setdefault(_key(record.identity, published), []).append(record)
+        key = _key(record.identity, published)
+        by_key.setdefault(key if key in named else _key(record.identity, published, arithmetic=False), []).append(
+            record
+        )
     runs: Runs = {}
-    found = {recipe: by_key.get(_key(description(recipe), published), []) for recipe in table.recipes}
+    found = {
+        recipe: [
+            *by_key.get(_key(description(recipe), published), []),
+            *by_key.get(_key(description(recipe), published, arithmetic=False), []),
+        ]
+        for recipe in table.recipes
+    }
     data = _data(found)
     for recipe, those in found.items():
         wanted, meant = range(table.seeds_of[recipe]), data[_read(recipe)]
@@ -145,7 +155,7 @@ def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple
         for record in kept:
             if record.seed in wanted:
                 runs.setdefault(recipe, {}).setdefault(record.seed, record)  # a copy is no second measurement
-    return runs, _older(runs) if published else []
+    return runs, [*_otherwise(runs), *(_older(runs) if published else [])]
 
 
 def _data(found: dict[Recipe, list[Record]]) -> dict[tuple[Any, ...], set[str]]:
@@ -173,10 +183,26 @@ def _read(recipe: Recipe) -> tuple[Any, ...]:
     return *sorted(recipe.domains), recipe.data, *weights
 
 
-def _key(identity: dict[str, Any], published: bool) -> str:
+def _key(identity: dict[str, Any], published: bool, *, arithmetic: bool = True) -> str:
     """What decides a result, but for data and seed; without revisions where the runs were published."""
-    text = json.dumps({name: value for name, value in identity.items() if name not in ("data", "seed")}, sort_keys=True)
+    content = {name: value for name, value in identity.items() if name not in ("data", "seed")}
+    if not arithmetic:
+        training = whole_training(identity)
+        content["training"] = {name: value for name, value in training.items() if name not in ARITHMETIC}
+    text = json.dumps(content, sort_keys=True)
     return re.sub(r'"revision": \d+|(?<=@)\d+', "", text) if published else text
+
+
+def _otherwise(runs: Runs) -> list[str]:
+    """Notes on runs that were not computed as the table has it."""
+    settings = {
+        f"{name}={value}"
+        for recipe, seeds in runs.items()
+        for record in seeds.values()
+        for name, value in whole_training(record.identity).items()
+        if name in ARITHMETIC and value != getattr(training_of(recipe), name)
+    }
+    return [f"Computed with {', '.join(sorted(settings))}."] if settings else []
 
 
 def _older(runs: Runs) -> list[str]:
@@ -185,6 +211,6 @@ def _older(runs: Runs) -> list[str]:
         recipe.method_name
         for recipe, seeds in runs.items()
         for record in seeds.values()
-        if _key(record.identity, False) != _key(description(recipe), False)
+        if _key(record.identity, False, arithmetic=False) != _key(description(recipe), False, arithmetic=False)
     }
     return [f"Made with an earlier revision of the code: {', '.join(sorted(older))}."] if older else []

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
 from metadr.report.records import Record, place
-from metadr.store import LATER_FIELDS
+from metadr.store import whole_training
 
 SUMMARY_COLUMNS = {"ACC": "acc", "kept": "kept", "BWT": "bwt", "FWT": "fwt", "forgetting": "forgetting"}
 SHORT_COLUMNS = ("ACC", "kept", "BWT")
@@ -133,7 +133,7 @@ def _told_apart(groups: list[Group]) -> list[Group]:
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
     parts = {f"{part['part']}/{name}": value for part in identity["method"] for name, value in part.items()}
-    training = {f"training/{name}": value for name, value in {**dict(LATER_FIELDS), **identity["training"]}.items()}
+    training = {f"training/{name}": value for name, value in whole_training(identity).items()}
     plain = {name: value for name, value in identity.items() if not isinstance(value, list | dict)}
     return {**plain, **parts, **training}
 

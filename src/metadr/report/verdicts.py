@@ -14,14 +14,12 @@ from metadr.report.claims import CLAIMS, STUDY, Claim, Runs
 from metadr.report.claims_pacs import PACS_CLAIMS
 from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
-from metadr.store import LATER_FIELDS, description
+from metadr.store import ARITHMETIC, description, whole_training
 
 # Each is a family of its own: what is asked of one says nothing of how often another was tried.
 FAMILIES: dict[str, tuple[Claim, ...]] = {"digits": CLAIMS, "pacs": PACS_CLAIMS}
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
-# How a run computes, which is no part of what a claim compares; both runs of a pair have the same.
-FREE_FIELDS = ("precision", "deterministic")
 
 
 class Verdict(NamedTuple):
@@ -126,8 +124,7 @@ def recipe_of(wanted: Runs) -> Recipe:
 
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:
     """What a claim wants of a run, but for its data and seed."""
-    whole = {**dict(LATER_FIELDS), **identity["training"]}
-    training = {name: value for name, value in whole.items() if name not in FREE_FIELDS}
+    training = {name: value for name, value in whole_training(identity).items() if name not in ARITHMETIC}
     rest = ("benchmark", "order", "method", "memory_per_domain", "memory_choice", "access")
     return {**{name: identity[name] for name in rest}, "reading": identity.get("reading", {}), "training": training}
 
@@ -199,8 +196,8 @@ def _pair(ours: list[Record], theirs: list[Record]) -> tuple[list[tuple[Record, 
 
 def _ground(record: Record) -> str:
     """What must be the same for two runs of a seed to have drawn the same: data, arithmetic, kind of device."""
-    training = {**dict(LATER_FIELDS), **record.identity["training"]}
-    arithmetic = [training[name] for name in FREE_FIELDS]
+    training = whole_training(record.identity)
+    arithmetic = [training[name] for name in ARITHMETIC]
     return json.dumps([record.identity["data"], *arithmetic, "gpu" if record.environment["gpu"] else "cpu"])
 
 
