@@ -5,6 +5,7 @@ from collections.abc import Callable
 from metadr.core import Recipe
 from metadr.errors import unknown
 from metadr.recipes import (
+    beyond,
     calibration,
     demo,
     embedded,
@@ -51,6 +52,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "calibration4": calibration.from_mnist,
     "precision": precision.table,
     "strengths": strengths.table,
+    "beyond": beyond.table,
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,

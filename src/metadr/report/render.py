@@ -12,7 +12,7 @@ NOT_PRINTED = "-"
 MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
 STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
 HOW_TO_READ = (
-    "Score on each domain's test images at the end of the sequence, in percent: mean ± standard deviation (number of "
+    "Score on each domain's {} images at the end of the sequence, in percent: mean ± standard deviation (number of "
     "runs); the paper's mean ± spread; ours less the paper's."
 )
 
@@ -87,7 +87,8 @@ def _difference(cell: Cell | None) -> str:
 
 
 def _notes(made: Comparison) -> list[str]:
-    return [HOW_TO_READ, *made.notes, _made_with(made)]
+    held_out = {dict(recipe.data).get("test_on") for recipe in made.table.recipes} == {"val"}
+    return [HOW_TO_READ.format("held-out training" if held_out else "test"), *made.notes, _made_with(made)]
 
 
 def _title(made: Comparison) -> str:
@@ -100,7 +101,7 @@ def _made_with(made: Comparison) -> str:
         return f"No finished run of this table: 'metadr sweep {made.table.name}' runs it."
     hours = sum(record.seconds for record in records) / 3600
     where = "; ".join(sorted({record.made_with for record in records}))
-    wanted = sum(made.table.seeds_of.values())
+    wanted = sum(map(len, made.table.seeds_of.values()))
     return f"{len(records)} of {wanted} runs, {hours:.1f} hours of runs (those side by side count each), on {where}."
 
 
