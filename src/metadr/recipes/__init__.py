@@ -6,6 +6,7 @@ from metadr.core import Recipe
 from metadr.errors import unknown
 from metadr.recipes import (
     beyond,
+    beyond_final,
     calibration,
     demo,
     embedded,
@@ -53,6 +54,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "precision": precision.table,
     "strengths": strengths.table,
     "beyond": beyond.table,
+    "beyond-final": beyond_final.table,
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
