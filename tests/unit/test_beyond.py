@@ -221,6 +221,15 @@ def test_the_claims_fail_where_they_should(changed: dict[str, float], failing: l
     assert [i for i, verdict in enumerate(verdicts) if verdict.outcome == "does not hold"] == failing
 
 
+def test_claims_without_runs_say_whose_are_missing() -> None:
+    notes = [verdict.note for verdict in judge([], BEYOND_CLAIMS)][:4]
+    oracles = "no runs of oracle-all; no runs of oracle-cumulative"
+    assert notes == [
+        *("no runs of recommended; no runs of meta-dr", "no runs of recommended", "no runs of recommended"),
+        f"no runs of recommended-er; {oracles}",
+    ]
+
+
 def test_a_seed_that_the_search_has_seen_decides_nothing() -> None:
     with_it = judge([*final_runs(SCORES), *final_runs({**SCORES, "Recommended": 0.0}, range(1))], BEYOND_CLAIMS)
     assert [(each.outcome, each.p) for each in with_it] == [

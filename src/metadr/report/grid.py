@@ -25,7 +25,7 @@ def markdown_grid(made: Comparison, left_out: Iterable[str]) -> str:
     parts = []
     for title in dict.fromkeys(_part(row) for row in made.table.rows):
         parts += [f"### {title}", *show(made, [row for row in made.table.rows if _part(row) == title], judged)]
-    return "\n\n".join([*parts, how.format(" and ".join(judged))])
+    return "\n\n".join([*parts, how.format(" and ".join(filter(None, (", ".join(judged[:-1]), judged[-1]))))])
 
 
 def _by_paper(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:

@@ -11,10 +11,8 @@ LINES = ("ours", "paper", "difference")
 NOT_PRINTED = "-"
 MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
 STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
-HOW_TO_READ = (
-    "Score on each domain's {} images at the end of the sequence, in percent: mean ± standard deviation (number of "
-    "runs); the paper's mean ± spread; ours less the paper's."
-)
+HOW_TO_READ = "Score on each domain's {} images at the end of the sequence, in percent"
+BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's mean ± spread; ours less the paper's"  # not in every grid
 
 
 def markdown_comparison(made: Comparison) -> str:
@@ -88,7 +86,9 @@ def _difference(cell: Cell | None) -> str:
 
 def _notes(made: Comparison) -> list[str]:
     held_out = {dict(recipe.data).get("test_on") for recipe in made.table.recipes} == {"val"}
-    return [HOW_TO_READ.format("held-out training" if held_out else "test"), *made.notes, _made_with(made)]
+    how = HOW_TO_READ.format("held-out training" if held_out else "test")
+    beside = BESIDE_THE_PAPER if made.table.judged == "paper" else ""
+    return [f"{how}{beside}.", *made.notes, _made_with(made)]
 
 
 def _title(made: Comparison) -> str:
