@@ -19,8 +19,8 @@ CHOSEN = {"Recommended": ("recommended", "Meta-DR"), "Recommended, M = 100": ("r
 RIVALS = ("Meta-DR", "Oracle (all)", "Oracle (cumul.)")
 NOTES = (
     SYN,
-    "The recommended methods are what 'metadr list methods' says of them. The search that is to name them, 'metadr report "
-    "beyond', sees validation images of P1 and seed 0; these runs are of other seeds.",
+    "The recommended methods are what 'metadr list methods' says of them. The search that is to name them ('metadr "
+    "report beyond') sees validation images of P1 and seed 0; these runs are of other seeds.",
     "Beside the recommended methods stand the paper's Meta-DR and ER + Meta-DR.",
 )
 

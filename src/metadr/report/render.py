@@ -12,7 +12,7 @@ NOT_PRINTED = "-"
 MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
 STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
 HOW_TO_READ = "Score on each domain's {} images at the end of the sequence, in percent"
-BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's mean ± spread; ours less the paper's"  # not in every grid
+BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's mean ± spread; ours less the paper's"
 
 
 def markdown_comparison(made: Comparison) -> str:
