@@ -69,7 +69,7 @@ console = Console(highlight=False, width=None if Console().is_terminal else 120)
 Out = Annotated[Path, typer.Option(help="folder of runs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="shrink everything to seconds")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="seeds 0 to N-1")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="so many, from the table's first on (0)")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="change a setting")]
 Weights = Annotated[str | None, typer.Option(metavar="FILE", help="safetensors to start from, as --set weights=")]
 Eager = Annotated[bool, typer.Option("--eager", help="on a GPU, take every step as it is: slower, the same bits")]
@@ -272,9 +272,11 @@ def _sweep_and_report(
         for recipe in {_read_by(each): each for each in table.recipes}.values():
             prepare(recipe, tell)
     jobs = plan_jobs(jobs_of(table.seeds_of), out)
-    seeds = " to ".join(str(count) for count in sorted({min(table.seeds_of.values()), table.seeds}))
+    counts = sorted({len(each) for each in table.seeds_of.values()})
+    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    first = f" from {table.first_seed} on" if table.first_seed else ""
     console.print(
-        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds, "
+        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ from metadr.errors import UserError
 from metadr.images import write_picture
 from metadr.progress import Work
 from metadr.synthetic import fonts as font_list
-from metadr.synthetic import syn_digits
+from metadr.synthetic import syn_digits, syn_sheet
 from metadr.synthetic.street import sheet as street_sheet
 from metadr.synthetic.street import writing as street
 from metadr.vkitti2_classes import CONDITIONS, FRAMES
@@ -69,7 +69,9 @@ ALL_SCENES, ALL_CONDITIONS = ",".join(FRAMES), ",".join(CONDITIONS)
 def build(
     name: Annotated[str, typer.Argument(help="syn, mnist_m or vkitti2")],
     seed: Annotated[int, typer.Option(min=0, help="decides every pixel")] = 0,
-    variant: Annotated[Literal["easy", "standard", "hard"], typer.Option(help="syn: how hard it is")] = "standard",
+    variant: Annotated[
+        syn_digits.Variant, typer.Option(help="syn: how hard to read; others than standard are sets of their own")
+    ] = "standard",
     fonts: Annotated[Path | None, typer.Option(help="syn: a folder of other fonts")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="each takes seconds to start. By default syn has 1, vkitti2 all cores")
@@ -89,14 +91,14 @@ def build(
         chosen = font_list.in_folder(fonts) if fonts else font_list.find()
         with working(console) as watch:
             syn_digits.build(
-                data_root() / "syn",
+                data_root() / syn_digits.SETS[variant],
                 seed=seed,
                 variant=variant,
                 fonts=chosen,
                 processes=processes or 1,
                 watch=lambda done: watch(Work("rendering syn", done, sum(syn_digits.COUNTS.values()))),
             )
-        _print_standing([get_set("syn").status(data_root())])
+        _print_standing([get_set(syn_digits.SETS[variant]).status(data_root())])
     elif known_as == "mnist_m":
         if photos is None:
             raise UserError("mnist_m is made of MNIST and photographs: name a folder of them with --photos FOLDER.")
@@ -127,7 +129,7 @@ def build(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="vkitti2")],
+    name: Annotated[str, typer.Argument(help="vkitti2 or syn")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the picture file")],
     size: Size = "416x128",
     scenes: Scenes = ALL_SCENES,
@@ -135,12 +137,15 @@ def show(
     part: Annotated[float, typer.Option(help="which moment of a scene, from 0 to 1")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="decides every pixel")] = 0,
 ) -> None:
-    """Write a contact sheet of the streets that 'metadr data build vkitti2' renders."""
-    if name != "vkitti2":
-        raise UserError(f"There is no sheet of '{name}'; only vkitti2 has one.")
-    sheet = street_sheet.contact_sheet(
-        size=street.size_of(size), scenes=scenes.split(","), conditions=conditions.split(","), part=part, seed=seed
-    )
+    """Write a contact sheet of what 'metadr data build' renders: streets, or the three variants of syn."""
+    if name == "syn":
+        sheet = syn_sheet.contact_sheet(seed=seed)
+    elif name == "vkitti2":
+        sheet = street_sheet.contact_sheet(
+            size=street.size_of(size), scenes=scenes.split(","), conditions=conditions.split(","), part=part, seed=seed
+        )
+    else:
+        raise UserError(f"There is no sheet of '{name}'; vkitti2 and syn have one.")
     write_picture(output, sheet)
     console.print(f"written: {escape(str(output))}", soft_wrap=True)
 

@@ -26,7 +26,9 @@ def report(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="of a table: the file; else the path of the files, no suffix")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="of a table: seeds 0 to N-1 in every row")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="of a table: so many in every row, from its first on")
+    ] = None,
     ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
 ) -> None:
     """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.

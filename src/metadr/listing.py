@@ -13,7 +13,8 @@ from metadr.benchmarks import BENCHMARKS
 from metadr.core import ORACLES, Found, Recipe, Training
 from metadr.display import duration
 from metadr.errors import unknown
-from metadr.parts import PARTS
+from metadr.parts import PARTS, RECOMMENDED
+from metadr.parts.recommended import CHOSEN_ON
 from metadr.recipes import TABLES, get_table
 from metadr.report.write import PICTURES
 from metadr.survey import Survey
@@ -190,7 +191,9 @@ def _recipes() -> list[TextTable]:
 
 def _tables() -> list[TextTable]:
     made = [get_table(name) for name in TABLES]
-    rows = [(each.name, each.about, str(len(each.recipes)), str(sum(each.seeds_of.values()))) for each in made]
+    rows = [
+        (each.name, each.about, str(len(each.recipes)), str(sum(map(len, each.seeds_of.values())))) for each in made
+    ]
     rows += [(name, (draw.__doc__ or "").splitlines()[0].rstrip("."), "0", "0") for name, draw in PICTURES.items()]
     return [_table("tables (metadr sweep TABLE, metadr report TABLE)", ("name", "what", "recipes", "runs"), rows)]
 
@@ -202,7 +205,11 @@ def _methods() -> list[TextTable]:
         rows.append((name, about, ", ".join(settings.names(part))))
     seen = {"all": "all domains", "so_far": "all domains so far"}
     rows += [(name, f"train on {seen[access]}: data access, not a part", "") for name, access in ORACLES.items()]
-    return [_table("methods: any sum, such as er+meta-dr", ("part", "what", "fields"), rows)]
+    whole = [(name, each.method, each.about, each.settings) for name, each in RECOMMENDED.items()]
+    return [
+        _table("methods: any sum, such as er+meta-dr", ("part", "what", "fields"), rows),
+        _table(f"recommended, with the settings on {CHOSEN_ON}", ("name", "method", "what", "settings"), whole),
+    ]
 
 
 def _fields() -> list[TextTable]:

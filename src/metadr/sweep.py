@@ -71,10 +71,10 @@ def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Pl
     return plan_jobs([Job(recipe, seed) for seed in seeds for recipe in recipes], out)
 
 
-def jobs_of(seeds_of: Mapping[Recipe, int]) -> list[Job]:
-    """Every recipe over its own number of seeds: the first of all of them, then the second."""
-    most = max(seeds_of.values(), default=0)
-    return [Job(recipe, seed) for seed in range(most) for recipe, seeds in seeds_of.items() if seed < seeds]
+def jobs_of(seeds_of: Mapping[Recipe, range]) -> list[Job]:
+    """Every recipe over its own seeds: the first of all of them, then the second."""
+    every = sorted({seed for seeds in seeds_of.values() for seed in seeds})
+    return [Job(recipe, seed) for seed in every for recipe, seeds in seeds_of.items() if seed in seeds]
 
 
 def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:

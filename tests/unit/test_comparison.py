@@ -56,7 +56,7 @@ def every_run(table: Table) -> list[Record]:
     return [
         finished(recipe, seed, 80.0 + seed + number / 10)
         for number, (recipe, seeds) in enumerate(table.seeds_of.items())
-        for seed in range(seeds)
+        for seed in seeds
     ]
 
 

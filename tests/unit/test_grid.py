@@ -93,3 +93,33 @@ def test_the_mean_over_a_setting_leaves_out_what_is_missing(table):
     assert pad[2:] == ["2", f"{mean:.1f}", "50.0", f"{PRINTED['without DR'][2]:.1f}", f"{math.sqrt(3.0**2 / 2):.1f}"]
     [lanczos] = [line for line in lines_of(text, "28x28 to 32x32") if line[1] == "lanczos"]
     assert lanczos[2:] == ["0", "-", "-", "-", "-"]
+
+
+def test_how_far_the_others_move_with_syn():
+    """Differences are from the usual rendering of the same method; what moves on SYN itself does not count."""
+    table = get_table("syn-sensitivity")
+    assert [row.part for row in table.rows] == ["Naive"] * 3 + ["Naive + DR"] * 3 + ["Meta-DR"] * 3
+    assert {row.recipes[0] for row in table.rows[::3]} <= set(get_table("table1").recipes)
+
+    def run(row: int, **scores: float) -> Record:
+        recipe = table.rows[row].recipes[0]
+        rows = [
+            {"after": after, "on": on, "metric": "accuracy", "value": scores[on], "images": 100}
+            for after in ("untrained", *recipe.order)
+            for on in recipe.order
+        ]
+        identity = json.loads(json.dumps({**description(recipe), "data": f"read {row % 3}", "seed": 0}))
+        return Record(identity, ENVIRONMENT, 36.0, rows)
+
+    usual = run(0, mnist=80.0, mnist_m=60.0, syn=90.0, svhn=85.0)
+    hard = run(2, mnist=83.0, mnist_m=60.0, syn=40.0, svhn=81.0)
+    alone = run(8, mnist=1.0, mnist_m=2.0, syn=3.0, svhn=4.0)  # of Meta-DR, whose usual run is missing
+    text = rendered(compare(table, [usual, hard, alone]), "md").decode()
+    assert lines_of(text, "as usual")[0][1:] == ["80.0", "60.0", "90.0", "85.0", "0.0"]
+    assert lines_of(text, "easier to read")[0][1:] == ["missing"] * 4 + ["-"]
+    moved = math.sqrt((3**2 + 0 + 4**2) / 3)
+    assert lines_of(text, "harder to read")[0][1:] == [
+        *("83.0 (+3.0)", "60.0 (+0.0)", "40.0 (-50.0)", "81.0 (-4.0)", f"{moved:.1f}")
+    ]
+    assert lines_of(text, "harder to read")[2][1:] == ["1.0", "2.0", "3.0", "4.0", "-"]
+    assert "mean square over MNIST, MNIST-M and SVHN" in text

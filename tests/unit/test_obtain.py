@@ -286,7 +286,8 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
         (("data", "status", "mnits"), "No data set 'mnits'. Closest: 'mnist'."),
         (
             ("data", "status", "nope"),
-            "No data set 'nope'. Known: mnist, mnist_m, pacs, svhn, syn, vkitti2, vkitti2-rendered.",
+            "No data set 'nope'. Known: mnist, mnist_m, pacs, svhn, syn, syn_easy, syn_hard, vkitti2, "
+            "vkitti2-rendered.",
         ),
         (
             ("data", "build", "svhn"),

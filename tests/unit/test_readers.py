@@ -15,10 +15,12 @@ from scipy.io import savemat
 
 from metadr.benchmarks import benchmark_of, make_recipe, prepare
 from metadr.benchmarks.digits import DIGITS, configure
+from metadr.core import Recipe
 from metadr.data.digits import SOURCES, load, status, verify
 from metadr.data.idx import read_idx
 from metadr.data.mnist import to_32
 from metadr.data.source import Counts, Decoding, data_root, find
+from metadr.data.syn import RENDERED
 from metadr.errors import UserError
 from metadr.progress import Work
 from metadr.store import identity
@@ -515,3 +517,35 @@ def test_settings_of_the_digits_are_fields_of_a_recipe(monkeypatch: pytest.Monke
     assert {Work("decoding mnist_m/train", 29, 29), Work("decoding mnist_m/test", 20, 20)} <= set(seen)
     with pytest.raises(UserError, match=r"must be one of 'lanczos', 'bilinear', 'pad'\. Got 'cubic'"):
         make_recipe("digits", resize="cubic")
+
+
+def test_another_rendering_of_syn_is_another_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("METADR_DATA", str(tmp_path))
+    for name, source in TINY.items():
+        monkeypatch.setitem(SOURCES, name, source)
+    for name in ("syn_easy", "syn_hard"):
+        monkeypatch.setitem(RENDERED, name, dataclasses.replace(RENDERED[name], expected=Counts(TRAIN, TEST)))
+    write_mats(tmp_path / "syn", "synth_")
+    easier = write_mats(tmp_path / "syn_easy", "synth_", train=TRAIN - 1)  # other pixels
+    WRITE["svhn"](tmp_path / "svhn")
+
+    def made(**fields: object) -> Recipe:
+        return make_recipe("digits", order="syn,svhn", **{"num_train": TAKEN, **fields})
+
+    usual, easy = made(), made(syn="easy")
+    assert made(syn="standard") == usual != easy
+    assert "reading" in (told := identity(easy, 0)) and told["reading"]["syn"] == "easy"
+    assert "syn" not in identity(usual, 0)["reading"]
+    svhn, syn = (load(name, TAKE).info.content[:16] for name in ("svhn", "syn"))
+    assert identity(usual, 0)["data"] == f"svhn {svhn}, syn {syn}"  # as it was before there were several
+    assert identity(easy, 0)["data"] == f"svhn {svhn}, syn {load('syn_easy', TAKE).info.content[:16]}"
+    assert identity(easy, 0)["data"] != identity(usual, 0)["data"]
+    domain = benchmark_of(easy).load("syn")
+    assert domain.name == "syn"
+    assert np.array_equal(domain.train.x.permute(0, 2, 3, 1).numpy(), easier["train"][:TAKEN])
+    with pytest.raises(UserError) as caught:
+        benchmark_of(made(syn="hard")).load("syn")
+    assert str(caught.value) == (
+        f"syn_hard: no data in {tmp_path}/syn_hard. "
+        "Run 'metadr data import syn_hard FOLDER' or 'metadr data build syn --variant hard'."
+    )

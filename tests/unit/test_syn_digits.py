@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import loadmat
+from sklearn.linear_model import RidgeClassifier
 
 from metadr.errors import UserError
 from metadr.synthetic import fonts, syn_digits
 from metadr.synthetic.fonts import FAMILIES, FONT_LIST_HASH, FontSet
 from metadr.synthetic.syn_digits import RANGES, Plan, build, draw, labels, plan, render
+from metadr.synthetic.syn_sheet import contact_sheet
 
 VARIANTS = tuple(RANGES)
 PAGE = (Path(__file__).parents[2] / "docs" / "syn.md").read_text()
@@ -215,6 +217,47 @@ def test_files_from_elsewhere_are_not_overwritten(few: FontSet, tmp_path: Path) 
     with pytest.raises(UserError, match=r"holds synth_train_32x32\.mat but no syn\.json"):
         build(tmp_path, fonts=few, counts={"train": 1, "test": 1})
     assert official.read_bytes() == b"Ganin's"
+
+
+def test_a_variant_is_a_set_of_its_own(few: FontSet, tmp_path: Path) -> None:
+    counts: dict[syn_digits.Split, int] = {"train": 10, "test": 10}
+    record = build(tmp_path / "syn_hard", variant="hard", fonts=few, counts=counts)
+    assert record.name == "syn_hard.json"
+    content = json.loads(record.read_text())
+    assert content["variant"] == "hard"
+    assert content["what"].startswith("synthetic numbers, hard to read, rendered after")
+    with pytest.raises(UserError, match=r"but no syn\.json: files from elsewhere"):
+        build(tmp_path / "syn_hard", fonts=few, counts=counts)
+
+
+def test_easier_is_easier_to_read_and_harder_is_harder(few: FontSet) -> None:
+    """By a linear reader of edges, whatever their colours: far from a network, and far apart."""
+
+    def edges(images: np.ndarray) -> np.ndarray:
+        down, across = np.gradient(images.mean(axis=-1), axis=(1, 2))
+        strength = np.hypot(down, across).reshape(len(images), 16, 2, 16, 2).mean(axis=(2, 4)).reshape(len(images), -1)
+        return strength / np.linalg.norm(strength, axis=1, keepdims=True)
+
+    right = {}
+    for variant in VARIANTS:
+        (train, digits), (test, asked) = (
+            render(count, split=split, variant=variant, fonts=few) for split, count in (("train", 800), ("test", 300))
+        )
+        reader = RidgeClassifier(alpha=0.1).fit(edges(train), digits)
+        right[variant] = reader.score(edges(test), asked)
+    assert right["easy"] > right["standard"] + 0.1 > right["hard"] + 0.2
+    assert right["hard"] > 0.15  # a tenth would be chance
+
+
+def test_a_sheet_shows_every_variant(few: FontSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syn_digits, "find", lambda: few)
+    sheet = np.asarray(contact_sheet(seed=4))
+    assert sheet.shape == (2 * (3 * 2 * 32 + 2 * 4), 2 * 20 * 32, 3)
+    for place, variant in enumerate(VARIANTS):
+        top = 2 * place * (2 * 32 + 4)
+        images, _ = render(21, split="train", seed=4, variant=variant, fonts=few)
+        assert np.array_equal(sheet[top : top + 64 : 2, 64:128:2], images[1])
+        assert np.array_equal(sheet[top + 64 : top + 128 : 2, 0:64:2], images[20])
 
 
 def test_the_same_build_writes_the_same_bytes(few: FontSet, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from metadr.benchmarks.streets import STREETS
 from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
 from metadr.errors import UserError, unknown
-from metadr.parts import parse_method
+from metadr.parts import RECOMMENDED, parse_method
 from metadr.progress import Watch
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -96,7 +96,7 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
 
     Args:
         name: a benchmark, or a benchmark and one of its protocols.
-        method: a sum of parts.
+        method: a sum of parts, or the name of a recommended one, whose settings are then those of the recipe.
         tiny: shrink it to seconds; fields that are given still hold.
         fields: values as they are, or as text from the command line. `dr.per` means one part's field where several
             parts have it (from Python: `**{"dr.per": "image"}`), `digits.resize` that of a benchmark's data.
@@ -104,6 +104,9 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     known_as, _, protocol = name.partition("/")
     if known_as not in BENCHMARKS:
         raise unknown("recipe", name, [*BENCHMARKS, *recipe_names()], hint="List all with 'metadr list recipes'.")
+    if method in RECOMMENDED:
+        chosen = RECOMMENDED[method]
+        method, fields = chosen.method, {**chosen.fields_on(known_as), **fields}
     data, fields = _of_data(BENCHMARKS[known_as], fields)
     benchmark = _configured(BENCHMARKS[known_as], data)
     order = _order(benchmark, protocol)

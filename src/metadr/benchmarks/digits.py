@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from metadr import settings
 from metadr.core import Benchmark, Domain, Found, Task, Training
-from metadr.data.digits import PAPER, content_of, load
-from metadr.data.source import Decoding
+from metadr.data.digits import PAPER, content_of, get_source, load
+from metadr.data.source import Decoding, Source
 from metadr.progress import Watch
+from metadr.synthetic.syn_digits import SETS
 
 DOMAINS = ("mnist", "mnist_m", "syn", "svhn")
 PROTOCOLS = {
@@ -22,23 +23,25 @@ PROTOCOLS = {
 def configure(decoding: Decoding) -> Benchmark:
     """The benchmark as it is read by these settings."""
 
-    def of(domain: str) -> Decoding:
+    def of(domain: str) -> tuple[Source, Decoding]:
+        """The data set that a domain is read from, and how."""
+        name = SETS[decoding.syn] if domain == "syn" else domain
         # `first` concerns MNIST alone: the authors' other loaders begin at the first image.
-        return decoding if domain == "mnist" else dataclasses.replace(decoding, first=0)
+        return get_source(name), decoding if domain == "mnist" else dataclasses.replace(decoding, first=0)
 
     def load_domain(domain: str) -> Domain:
         # Checked: what a run trains on is what its key says.
-        return load(domain, of(domain), checked=True).domain
+        return load(*of(domain), checked=True).domain._replace(name=domain)
 
     def fingerprint(order: tuple[str, ...]) -> str:
         """Of the pixels and labels of these domains alone: the others need not be there."""
-        parts = [f"{domain} {content_of(domain, of(domain))[:16]}" for domain in sorted(order)]
+        parts = [f"{domain} {content_of(*of(domain))[:16]}" for domain in sorted(order)]
         held = [f"{decoding.num_val} held out"] if decoding.num_val else []
         return ", ".join([*parts, *held, *(["tested on these"] if decoding.test_on == "val" else [])])
 
     def prepare(order: tuple[str, ...], watch: Watch | None) -> Mapping[str, Found]:
         for domain in order:
-            load(domain, of(domain), watch=watch)
+            load(*of(domain), watch=watch)
         return {}  # the published files hold what they hold
 
     return Benchmark(

@@ -11,6 +11,7 @@ from metadr.data.pacs import PACS
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Files, Source, decode, locate
 from metadr.data.standing import Status, Verified
+from metadr.data.syn import RENDERED
 from metadr.data.vkitti2_set import VKITTI2, VKITTI2_RENDERED
 from metadr.errors import unknown
 from metadr.progress import Watch
@@ -66,7 +67,7 @@ class DataSet(Protocol):
 
 @dataclass(frozen=True)
 class DigitSet:
-    """One of the four sets of digits."""
+    """One of the four sets of digits, or another rendering of one."""
 
     source: Source
 
@@ -114,7 +115,7 @@ def data_sets() -> dict[str, DataSet]:
     """All of them, by name."""
     others: tuple[DataSet, ...] = (PACS, VKITTI2, VKITTI2_RENDERED)
     return {
-        **{name: DigitSet(source) for name, source in digits.SOURCES.items()},
+        **{name: DigitSet(source) for name, source in {**digits.SOURCES, **RENDERED}.items()},
         **{each.name: each for each in others},
     }
 

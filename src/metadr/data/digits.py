@@ -31,7 +31,7 @@ from metadr.data.source import (
 )
 from metadr.data.standing import FileCheck, State, Status, Verified
 from metadr.data.svhn import SVHN
-from metadr.data.syn import SYN
+from metadr.data.syn import RENDERED, SYN
 from metadr.errors import UserError, unknown
 from metadr.progress import Watch
 
@@ -68,9 +68,10 @@ class Loaded(NamedTuple):
 
 def get_source(name: str) -> Source:
     """The data set of a name; MNIST-M is `mnist_m` or `mnist-m`."""
-    source = SOURCES.get(name.replace("-", "_"))
+    known = {**SOURCES, **RENDERED}
+    source = known.get(name.replace("-", "_"))
     if source is None:
-        raise unknown("data set", name, SOURCES)
+        raise unknown("data set", name, known)
     return source
 
 

@@ -38,6 +38,9 @@ class Decoding:
     num_train: int = setting(10_000, "training images taken", low=1)
     num_val: int = setting(0, "of these, the last so many are held out as val", low=0)
     test_on: Literal["test", "val"] = setting("test", "images to test on: the test set, or val, to choose settings on")
+    syn: Literal["standard", "easy", "hard"] = setting(
+        "standard", "SYN: as usual, or rendered easier or harder to read"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -112,7 +115,8 @@ class Source:
     @property
     def advice(self) -> str:
         """The next command for whoever lacks it."""
-        commands = [f"metadr data fetch {self.name}", f"metadr data import {self.name} FOLDER", self.build]
+        fetch = f"metadr data fetch {self.name}" if self.files else ""
+        commands = [fetch, f"metadr data import {self.name} FOLDER", self.build]
         return "Run " + " or ".join(f"'{command}'" for command in commands if command) + "."
 
 

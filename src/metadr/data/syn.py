@@ -1,8 +1,11 @@
 """SYN: synthetic numbers rendered from fonts, 32x32 RGB, .mat files in SVHN's format."""
 
+from dataclasses import replace
+
 from metadr.data.mat import count_mat, read_mat
 from metadr.data.remote import RemoteFile
 from metadr.data.source import Counts, Need, Source
+from metadr.synthetic.syn_digits import COUNTS, SETS, Variant
 
 # A public copy in Git's storage of large files, which names every file by its SHA-256 and states the licence.
 MIRROR = (
@@ -35,3 +38,19 @@ SYN = Source(
     read=read_mat,
     build="metadr data build syn",
 )
+
+
+def _made_here(variant: Variant) -> Source:
+    """A variant that nobody published: it is only rendered here."""
+    return replace(
+        SYN,
+        name=SETS[variant],
+        title=f"SYN, {variant} to read",
+        about=f"synthetic numbers rendered here to be {variant} to read, 32x32 RGB",
+        files=(),
+        expected=Counts(**COUNTS),
+        build=f"{SYN.build} --variant {variant}",
+    )
+
+
+RENDERED: dict[str, Source] = {source.name: source for source in (_made_here("easy"), _made_here("hard"))}

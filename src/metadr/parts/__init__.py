@@ -10,12 +10,13 @@ from metadr.parts.gem import GEM
 from metadr.parts.l2 import L2
 from metadr.parts.meta_dr import MetaDR
 from metadr.parts.randomize import Randomize
+from metadr.parts.recommended import RECOMMENDED, Configuration
 from metadr.parts.replay import Replay
 from metadr.settings import names
 
 PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, GEM, Replay, MetaDR)}
 
-RESERVED = ("naive", *ORACLES, "outer", "memory", "init", "hidden", "clean", "loss")
+RESERVED = ("naive", *RECOMMENDED, *ORACLES, "outer", "memory", "init", "hidden", "clean", "loss")
 HINT = "List all with 'metadr list methods'."
 
 
@@ -47,10 +48,27 @@ def parse_method(method: str, defaults: Mapping[str, Mapping[str, Any]] | None =
     for name in summands:
         if name == "naive":
             continue
+        if name in RECOMMENDED:
+            whole = f"'{name}' is a whole method, {RECOMMENDED[name].method} with settings, and no part of a sum"
+            raise UserError(f"{whole}. Got '{method}'. Name it alone, or write the sum and its settings. {HINT}")
         if name not in PARTS:
-            raise unknown("part", name, [*PARTS, *ORACLES, "naive"], within=f" in method '{method}'", hint=HINT)
+            raise unknown(
+                "part", name, [*PARTS, *ORACLES, *RECOMMENDED, "naive"], within=f" in method '{method}'", hint=HINT
+            )
         parts.append(PARTS[name](**(defaults or {}).get(name, {})))
     return tuple(parts)
 
 
-__all__ = ["EWC", "GEM", "L2", "PARTS", "MetaDR", "Randomize", "Replay", "parse_method", "register"]
+__all__ = [
+    "EWC",
+    "GEM",
+    "L2",
+    "PARTS",
+    "RECOMMENDED",
+    "Configuration",
+    "MetaDR",
+    "Randomize",
+    "Replay",
+    "parse_method",
+    "register",
+]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from metadr.core import Recipe
 from metadr.errors import unknown
 from metadr.recipes import (
+    beyond,
+    beyond_final,
     calibration,
     demo,
     embedded,
@@ -13,6 +15,7 @@ from metadr.recipes import (
     pacs_resnet50,
     precision,
     strengths,
+    syn_sensitivity,
     table1,
     table2,
     table3,
@@ -51,6 +54,9 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "calibration4": calibration.from_mnist,
     "precision": precision.table,
     "strengths": strengths.table,
+    "beyond": beyond.table,
+    "beyond-final": beyond_final.table,
+    "syn-sensitivity": syn_sensitivity.table,
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,

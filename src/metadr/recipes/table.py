@@ -1,9 +1,11 @@
 """What a table of experiments is."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from metadr.core import Recipe
+
+Judged = Literal["paper", "mean", "first"]
 
 
 class Row(NamedTuple):
@@ -19,10 +21,12 @@ class Row(NamedTuple):
     """The row of the paper's table to hold it against, where that is not the one of its title."""
     point: tuple[tuple[str, str], ...] = ()
     """Its place in a grid: settings and their values in words."""
+    part: str = ""
+    """The part of a grid that it stands in, where that is not the row of the paper."""
 
 
 class Table(NamedTuple):
-    """Rows of recipes, each to be run over its seeds from 0 on."""
+    """Rows of recipes, each to be run over its seeds."""
 
     name: str
     about: str
@@ -30,15 +34,22 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()
     beside: str = ""
     """The paper's table whose numbers stand beside, where that is not the one of its name."""
+    first_seed: int = 0
+    judged: Judged = "paper"
+    """Of a grid, what its points are judged by: how near they are to the paper, how high their mean is, or how far they
+    move from the first point of their part."""
 
     @property
-    def seeds_of(self) -> dict[Recipe, int]:
+    def seeds_of(self) -> dict[Recipe, range]:
         """Every recipe once, with the most seeds that a row wants of it."""
-        seeds: dict[Recipe, int] = {}
+        seeds: dict[Recipe, range] = {}
         for row in self.rows:
             for recipe in row.recipes:
-                seeds[recipe] = max(seeds.get(recipe, 0), row.seeds)
+                seeds[recipe] = max(seeds.get(recipe, range(0)), self.seeds_in(row), key=len)
         return seeds
+
+    def seeds_in(self, row: Row) -> range:
+        return range(self.first_seed, self.first_seed + row.seeds)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -21,22 +21,36 @@ class Runs(NamedTuple):
     fields: tuple[tuple[str, Any], ...] = ()
 
 
+class Printed(NamedTuple):
+    """A row of a table of the paper as a rival: numbers that are taken as they are, for every run that meets them."""
+
+    table: str
+    row: str
+    under: str  # the head of its columns, such as 'P1'
+
+    @property
+    def method(self) -> str:
+        return f"the paper's {self.row}"
+
+
 class Claim(NamedTuple):
     """That some runs score more than others.
 
-    A score is that on a domain at the end ('syn') or at another moment ('syn after mnist'), 'kept' or 'ACC'.
+    A score is that on a domain at the end ('syn') or at another moment ('syn after mnist'), the mean of several
+    ('mnist+svhn'), 'kept' or 'ACC'.
     Pairs share a seed, and all that it draws, or, over all orders of the domains, the order.
     """
 
     name: str
     source: str  # the table or figure of the paper
     runs: Runs
-    over: tuple[Runs, ...]  # each of them
+    over: tuple[Runs | Printed, ...]  # each of them
     on: tuple[str, ...]
     kind: Literal["more", "no more"] = "more"
     cells: Literal["every", "some"] = "every"  # must it be so on every score and over every rival, or on one of them
     pairs: Literal["seed", "order"] = "seed"
-    margin: float = 0.0  # by at least so many points
+    margin: float = 0.0  # by at least so many points; below zero, at most so many points less
+    first_seed: int = 0  # those before it have had a part in what was chosen
 
 
 def runs(protocol: str, method: str, **fields: Any) -> Runs:

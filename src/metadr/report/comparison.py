@@ -90,6 +90,13 @@ class Comparison(NamedTuple):
         """The runs of the table, each once, by recipe and seed."""
         return [record for seeds in self.runs.values() for record in seeds.values()]
 
+    def runs_of(self, row: Row) -> list[Record]:
+        """All runs of a row, or none where one is missing."""
+        wanted = [(recipe, seed) for recipe in row.recipes for seed in self.table.seeds_in(row)]
+        if all(seed in self.runs.get(recipe, {}) for recipe, seed in wanted):
+            return [self.runs[recipe][seed] for recipe, seed in wanted]
+        return []
+
 
 def compare(table: Table, records: Iterable[Record], *, published: bool = False, ddof: int = 1) -> Comparison:
     """Put finished runs into the cells of a table.
@@ -107,7 +114,7 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         wanted = len(row.recipes) * row.seeds
         values: dict[str, list[float]] = {}
         for recipe in row.recipes:
-            found = [runs[recipe][seed] for seed in range(row.seeds) if seed in runs.get(recipe, {})]
+            found = [runs[recipe][seed] for seed in table.seeds_in(row) if seed in runs.get(recipe, {})]
             for column, domain in _columns(beside, row, recipe).items():
                 values.setdefault(column, []).extend(record.final(domain) for record in found)
         for column, those in values.items():
@@ -150,7 +157,7 @@ def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple
     }
     data = _data(found)
     for recipe, those in found.items():
-        wanted, meant = range(table.seeds_of[recipe]), data[_read(recipe)]
+        wanted, meant = table.seeds_of[recipe], data[_read(recipe)]
         kept = sorted((each for each in those if each.identity["data"] in meant), key=lambda each: each.seed)
         for record in kept:
             if record.seed in wanted:

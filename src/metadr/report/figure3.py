@@ -24,10 +24,7 @@ def digits_figure(made: Comparison) -> Figure:
     halves = figure.subfigures(1, len(protocols), squeeze=False)[0]
 
     def runs(title: str, transforms: str, under: str) -> list[Record]:
-        """All runs of a row, or none where one is missing."""
-        row = rows[title if title == "Naive" else f"{title}, {transforms}", under]
-        found = made.runs.get(row.recipes[0], {})
-        return [found[seed] for seed in range(row.seeds)] if all(seed in found for seed in range(row.seeds)) else []
+        return made.runs_of(rows[title if title == "Naive" else f"{title}, {transforms}", under])
 
     for half, under in zip(halves, protocols, strict=True):
         order = orders[under]

@@ -4,10 +4,8 @@ import statistics
 
 from matplotlib.figure import Figure
 
-from metadr.recipes import Row
 from metadr.report.comparison import MISSING, Comparison, title_of
 from metadr.report.figures import MARKERS, OTHER_COLOURS, PAPER_COLOURS
-from metadr.report.records import Record
 from metadr.report.tables import spread
 
 
@@ -27,7 +25,7 @@ def clean_figure(made: Comparison) -> Figure:
         moments = [title_of(name) for name in rows[0].recipes[0].order]
         for row in rows:
             colour, marker = looks[row.title]
-            along = [[record.scores[after + 1][0] for record in _runs(made, row)] for after in range(len(moments))]
+            along = [[record.scores[after + 1][0] for record in made.runs_of(row)] for after in range(len(moments))]
             if not along[0]:
                 panel.plot([], [], color=colour, marker=marker, label=f"{row.title} ({MISSING})")
                 continue
@@ -47,11 +45,3 @@ def clean_figure(made: Comparison) -> Figure:
     panels[0].set_ylim(0, 101)
     figure.suptitle(made.table.about, fontsize=10)
     return figure
-
-
-def _runs(made: Comparison, row: Row) -> list[Record]:
-    """All runs of a row, or none where one is missing."""
-    wanted = [(recipe, seed) for recipe in row.recipes for seed in range(row.seeds)]
-    if all(seed in made.runs.get(recipe, {}) for recipe, seed in wanted):
-        return [made.runs[recipe][seed] for recipe, seed in wanted]
-    return []

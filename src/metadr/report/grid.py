@@ -1,41 +1,101 @@
-"""A grid of settings as Markdown: every point by its distance from the paper, and what each setting does on average."""
+"""A grid of settings as Markdown: every point by what the grid is judged by, part by part.
+
+By the paper: the nearest first, and what each setting does on average. By the mean: the best first, and its name. By
+the first point of a part: how far the others move from it.
+"""
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from metadr.recipes import Row
+from metadr.recipes.table import Judged
 from metadr.report.comparison import Cell, Comparison
 
 NOT_RUN = "missing"
 
 
 def markdown_grid(made: Comparison, left_out: Iterable[str]) -> str:
-    """For each row of the paper its points, the nearest first, and the means over all points with a value.
+    """For each part its points and what they come to.
 
     A distance is the root of the mean square of the differences, over the columns that are not left out.
     """
     judged = [column for column in made.columns if not set(column.split()) & set(left_out)]
+    show, how = _SHOWN[made.table.judged]
     parts = []
-    for title in dict.fromkeys(row.paper for row in made.table.rows):
-        rows = [row for row in made.table.rows if row.paper == title]
-        parts += [f"### {title}", _points(made, rows, judged), _settings(made, rows, judged)]
-    how = f"Distances are over {' and '.join(judged)}. Means over points leave out those that are missing."
-    return "\n\n".join([*parts, how])
+    for title in dict.fromkeys(_part(row) for row in made.table.rows):
+        parts += [f"### {title}", *show(made, [row for row in made.table.rows if _part(row) == title], judged)]
+    return "\n\n".join([*parts, how.format(" and ".join(filter(None, (", ".join(judged[:-1]), judged[-1]))))])
 
 
-def _points(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> str:
-    settings = [name for name, _ in rows[0].point]
-    lines = [[*settings, *made.columns, "distance"], ["---"] * len(settings) + ["---:"] * (len(made.columns) + 1)]
-    paper = [str(cell.paper or "") for cell in _cells(made, rows[0], made.columns)]
-    lines.append(["the paper", *[""] * (len(settings) - 1), *paper, ""])
-
+def _by_paper(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:
     def distance(row: Row) -> float:
         return _distance([[cell] for cell in _cells(made, row, judged)])
 
-    for row in sorted(rows, key=lambda row: (math.isnan(distance(row)), distance(row))):
-        ours = [NOT_RUN if cell.mean is None else f"{cell.mean:.1f}" for cell in _cells(made, row, made.columns)]
-        lines.append([*(value for _, value in row.point), *ours, _number(distance(row))])
+    paper = [str(cell.paper or "") for cell in _cells(made, rows[0], made.columns)]
+    first = ["the paper", *[""] * (len(rows[0].point) - 1), *paper, ""]
+    ranked = sorted(rows, key=lambda row: (math.isnan(distance(row)), distance(row)))
+    return [_points(made, ranked, "distance", distance, first=first), _settings(made, rows, judged)]
+
+
+def _by_mean(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:
+    """Over all columns: what tells nothing of nearness to the paper is to be learnt and kept like the rest."""
+
+    def mean(row: Row) -> float:
+        return _mean(_cells(made, row, made.columns)) if _complete(made, row) else math.nan
+
+    ranked = sorted(rows, key=lambda row: (math.isnan(mean(row)), -mean(row)))
+    tried = sum(_complete(made, row) for row in rows)
+    told = f"{tried} of {len(rows)} configurations were tried"
+    best = f"; the best of them is `{ranked[0].title}`, {mean(ranked[0]):.1f}." if tried else "."
+    return [_points(made, ranked, "mean", mean), told + best]
+
+
+def _by_first(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:
+    reference = {column: made.cells[rows[0].title, column].mean for column in made.columns}
+
+    def moves(row: Row, columns: Sequence[str]) -> list[float]:
+        pairs = [(made.cells[row.title, column].mean, reference[column]) for column in columns]
+        return [math.nan if a is None or b is None else a - b for a, b in pairs]
+
+    def moved(row: Row) -> float:
+        return math.sqrt(statistics.fmean(each**2 for each in moves(row, judged)))
+
+    def shown(row: Row) -> list[str]:
+        signed = ["" if row is rows[0] or math.isnan(each) else f" ({each:+.1f})" for each in moves(row, made.columns)]
+        return [f"{score}{move}" for score, move in zip(_ours(made, row), signed, strict=True)]
+
+    return [_points(made, rows, "moved", moved, shown=shown)]
+
+
+# What a grid is judged by -> its paragraphs, and how to read them.
+_SHOWN: dict[Judged, tuple[Callable[[Comparison, Sequence[Row], Sequence[str]], list[str]], str]] = {
+    "paper": (_by_paper, "Distances are over {}. Means over points leave out those that are missing."),
+    "mean": (_by_mean, "The mean is over all domains, those that are gone and the last one."),
+    "first": (
+        _by_first,
+        "In brackets the difference from the first line of a part; moved: the root of its mean square over {}.",
+    ),
+}
+
+
+def _points(
+    made: Comparison,
+    rows: Sequence[Row],
+    title: str,
+    value: Callable[[Row], float],
+    *,
+    shown: Callable[[Row], list[str]] | None = None,
+    first: Sequence[str] = (),
+) -> str:
+    """A line for each point: its settings, its scores, and the value that it is judged by."""
+    settings = [name for name, _ in rows[0].point]
+    lines: list[Sequence[str]] = [[*settings, *made.columns, title]]
+    lines.append(["---"] * len(settings) + ["---:"] * (len(made.columns) + 1))
+    lines += [first] if first else []
+    for row in rows:
+        scores = shown(row) if shown else _ours(made, row)
+        lines.append([*(value for _, value in row.point), *scores, _number(value(row))])
     return _table(lines)
 
 
@@ -52,8 +112,16 @@ def _settings(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> s
     return _table(lines)
 
 
+def _part(row: Row) -> str:
+    return row.part or row.paper
+
+
 def _cells(made: Comparison, row: Row, columns: Sequence[str]) -> list[Cell]:
     return [made.cells[row.title, column] for column in columns]
+
+
+def _ours(made: Comparison, row: Row) -> list[str]:
+    return [NOT_RUN if cell.mean is None else f"{cell.mean:.1f}" for cell in _cells(made, row, made.columns)]
 
 
 def _complete(made: Comparison, row: Row) -> bool:

@@ -11,14 +11,12 @@ LINES = ("ours", "paper", "difference")
 NOT_PRINTED = "-"
 MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
 STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
-HOW_TO_READ = (
-    "Score on each domain's test images at the end of the sequence, in percent: mean ± standard deviation (number of "
-    "runs); the paper's mean ± spread; ours less the paper's."
-)
+HOW_TO_READ = "Score on each domain's {} images at the end of the sequence, in percent"
+BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's mean ± spread; ours less the paper's"
 
 
 def markdown_comparison(made: Comparison) -> str:
-    """Three lines a row: ours, the paper's, the difference; of a grid a line a point. Then the notes."""
+    """Three lines a row: ours, the paper's, the difference, if the paper has any; of a grid a line a point. Then notes."""
     if any(row.point for row in made.table.rows):
         return f"## {_title(made)}\n\n" + "\n\n".join([markdown_grid(made, MADE_HERE), *_notes(made)]) + "\n"
     head = ["method", "", *made.columns]
@@ -69,12 +67,13 @@ def tex_comparison(made: Comparison) -> str:
 
 
 def _body(made: Comparison) -> list[list[str]]:
-    rows = []
+    rows, printed = [], any(cell.paper for cell in made.cells.values())
     for row in made.rows:
         cells = [made.cells.get((row, column)) for column in made.columns]
         rows.append([row, LINES[0], *(NOT_PRINTED if cell is None else cell.ours for cell in cells)])
-        rows.append(["", LINES[1], *(map(_paper, cells))])
-        rows.append(["", LINES[2], *(map(_difference, cells))])
+        if printed:
+            rows.append(["", LINES[1], *(map(_paper, cells))])
+            rows.append(["", LINES[2], *(map(_difference, cells))])
     return rows
 
 
@@ -87,7 +86,10 @@ def _difference(cell: Cell | None) -> str:
 
 
 def _notes(made: Comparison) -> list[str]:
-    return [HOW_TO_READ, *made.notes, _made_with(made)]
+    held_out = {dict(recipe.data).get("test_on") for recipe in made.table.recipes} == {"val"}
+    how = HOW_TO_READ.format("held-out training" if held_out else "test")
+    beside = BESIDE_THE_PAPER if made.table.judged == "paper" else ""
+    return [f"{how}{beside}.", *made.notes, _made_with(made)]
 
 
 def _title(made: Comparison) -> str:
@@ -100,7 +102,7 @@ def _made_with(made: Comparison) -> str:
         return f"No finished run of this table: 'metadr sweep {made.table.name}' runs it."
     hours = sum(record.seconds for record in records) / 3600
     where = "; ".join(sorted({record.made_with for record in records}))
-    wanted = sum(made.table.seeds_of.values())
+    wanted = sum(map(len, made.table.seeds_of.values()))
     return f"{len(records)} of {wanted} runs, {hours:.1f} hours of runs (those side by side count each), on {where}."
 
 

@@ -1,6 +1,8 @@
 """Claims put to finished runs: each holds, does not hold, is not decided by so few runs, or has none."""
 
 import json
+import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,14 +12,18 @@ from rich.table import Table as TextTable
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
-from metadr.report.claims import CLAIMS, STUDY, Claim, Runs
+from metadr.report.claims import CLAIMS, STUDY, Claim, Printed, Runs
+from metadr.report.claims_beyond import BEYOND_CLAIMS
 from metadr.report.claims_pacs import PACS_CLAIMS
+from metadr.report.comparison import title_of
+from metadr.report.paper import PAPER, columns_of
 from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 from metadr.store import ARITHMETIC, description, whole_training
 
 # Each is a family of its own: what is asked of one says nothing of how often another was tried.
-FAMILIES: dict[str, tuple[Claim, ...]] = {"digits": CLAIMS, "pacs": PACS_CLAIMS}
+Family = Literal["digits", "pacs", "beyond"]
+FAMILIES: dict[Family, tuple[Claim, ...]] = {"digits": CLAIMS, "pacs": PACS_CLAIMS, "beyond": BEYOND_CLAIMS}
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
 
@@ -125,8 +131,11 @@ def recipe_of(wanted: Runs) -> Recipe:
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:
     """What a claim wants of a run, but for its data and seed."""
     training = {name: value for name, value in whole_training(identity).items() if name not in ARITHMETIC}
-    rest = ("benchmark", "order", "method", "memory_per_domain", "memory_choice", "access")
-    return {**{name: identity[name] for name in rest}, "reading": identity.get("reading", {}), "training": training}
+    rest = ("benchmark", "method", "memory_per_domain", "memory_choice", "access")
+    # Domains that are seen at any time have no order: such runs stand for every protocol.
+    order = sorted(identity["order"]) if identity["access"] == "all" else identity["order"]
+    read = {"order": order, "reading": identity.get("reading", {})}
+    return {**{name: identity[name] for name in rest}, **read, "training": training}
 
 
 def _text(content: dict[str, Any]) -> str:
@@ -135,16 +144,21 @@ def _text(content: dict[str, Any]) -> str:
 
 def _test(claim: Claim, shelf: _Shelf) -> Verdict:
     """All comparisons of a claim as one: the weakest of those that must all hold, the strongest where one is enough."""
-    ours = shelf.get(claim.runs, any_order=claim.pairs == "order")
+    found_runs = shelf.get(claim.runs, any_order=claim.pairs == "order")
+    ours = [each for each in found_runs if each.seed >= claim.first_seed]
     comparisons: list[Comparison] = []
     notes: list[str] = []
     for rival in claim.over:
-        theirs = shelf.get(rival, any_order=claim.pairs == "order")
-        missing = [each.method for each, found in ((claim.runs, ours), (rival, theirs)) if not found]
+        if isinstance(rival, Printed):
+            theirs = [_as_printed(each, rival) for each in ours]
+        else:
+            theirs = shelf.get(rival, any_order=claim.pairs == "order")
+        both = ((claim.runs, ours), (rival, theirs))
+        missing = [each.method for each, found in both if not found and isinstance(each, Runs)]
         if missing:
             notes += [f"no runs of {method}" for method in missing]
             continue
-        pairs, left_out = _pair(ours, theirs)
+        pairs, left_out = _pair(ours, theirs, claim.pairs)
         notes += left_out
         if not pairs:
             notes.append(f"no run of {claim.runs.method} has a partner among those of {rival.method}")
@@ -168,9 +182,25 @@ def _test(claim: Claim, shelf: _Shelf) -> Verdict:
     return Verdict(claim, "not decided", found, chosen.where, p, note=note)
 
 
-def _pair(ours: list[Record], theirs: list[Record]) -> tuple[list[tuple[Record, Record]], list[str]]:
-    """Runs of the same order and seed on the same data, and in words those that have no such partner."""
-    here, there = ({(_ground(each), each.order, each.seed): each for each in side} for side in (ours, theirs))
+def _as_printed(record: Record, rival: Printed) -> Record:
+    """A run like another that ended with the numbers of the paper's row; before the end it has none."""
+    known = columns_of(rival.table)
+    last = record.order[-1]
+
+    def value(row: dict[str, Any]) -> float:
+        column = title_of(row["on"], known, rival.under)
+        return PAPER[rival.table][rival.row, column].mean if row["after"] == last else math.nan
+
+    return record._replace(rows=[{**row, "value": value(row)} for row in record.rows])
+
+
+def _pair(ours: list[Record], theirs: list[Record], unit: str) -> tuple[list[tuple[Record, Record]], list[str]]:
+    """Runs of the same seed (and order, where pairs are these) on the same data; in words those without a partner."""
+
+    def place(each: Record) -> tuple[str, tuple[str, ...], int]:
+        return _ground(each), each.order if unit == "order" else (), each.seed
+
+    here, there = ({place(each): each for each in side} for side in (ours, theirs))
     both = here.keys() & there.keys()
     if not both:
         return [], []
@@ -211,13 +241,13 @@ def _gains(pairs: list[tuple[Record, Record]], score: str, unit: str) -> list[fl
 
 
 def score_of(record: Record, score: str) -> float:
-    """A run's score by name: of a domain at the end, 'syn after mnist', 'kept' or 'ACC'."""
+    """A run's score by name: of a domain at the end, 'syn after mnist', 'mnist+svhn', 'kept' or 'ACC'."""
     if score in ("kept", "ACC"):
         value: float = getattr(record.summary, score.lower())
         return value
     on, _, after = score.partition(" after ")
-    moment = record.order.index(after) + 1 if after else -1
-    return record.scores[moment][record.order.index(on)]
+    scores = record.scores[record.order.index(after) + 1 if after else -1]
+    return statistics.fmean(scores[record.order.index(domain)] for domain in on.split("+"))
 
 
 def _p(verdict: Verdict) -> float:

@@ -41,7 +41,7 @@ Range = tuple[float, float]
 
 COUNTS: dict[Split, int] = {"train": 10_000, "test": 9_553}
 FILES: dict[Split, str] = {"train": "synth_train_32x32.mat", "test": "synth_test_32x32.mat"}
-RECORD = "syn.json"
+SETS: dict[Variant, str] = {"standard": "syn", "easy": "syn_easy", "hard": "syn_hard"}  # data sets, each in its folder
 
 CHUNK = 250  # images that a process makes at a time
 
@@ -155,7 +155,8 @@ def build(
     """Write both splits in the layout of Ganin's release, and syn.json, which says how they were made.
 
     synth_{train,test}_32x32.mat hold X (32, 32, 3, N) uint8 and y (N, 1) uint8, in which 10 is the digit 0. syn.json is
-    written before them without the hashes of their pixels, and after them with: then the folder is complete.
+    written before them without the hashes of their pixels, and after them with: then the folder is complete. Of another
+    variant it is syn_easy.json or syn_hard.json, so that one is not taken for another.
 
     Returns:
         The path of syn.json.
@@ -167,7 +168,8 @@ def build(
     counts = COUNTS if counts is None else counts
     for split, count in counts.items():
         _check(count, split, seed, variant, processes)
-    _check_folder(folder)
+    record = f"{SETS[variant]}.json"
+    _check_folder(folder, record)
     done = 0
 
     def watch_both(now: int) -> None:
@@ -180,8 +182,9 @@ def build(
             count, split=split, seed=seed, variant=variant, fonts=fonts, processes=processes, watch=watch_both
         )
         done += count
+    kind = "" if variant == "standard" else f", {variant} to read,"
     content = {
-        "what": "synthetic numbers rendered after Ganin and Lempitsky (2015); not their files",
+        "what": f"synthetic numbers{kind} rendered after Ganin and Lempitsky (2015); not their files",
         "revision": REVISION,
         "seed": seed,
         "variant": variant,
@@ -190,13 +193,13 @@ def build(
     }
 
     def write_record(pixels: dict[Split, str] | None) -> None:
-        write_file(folder / RECORD, (json.dumps({**content, "pixels": pixels}, indent=1) + "\n").encode())
+        write_file(folder / record, (json.dumps({**content, "pixels": pixels}, indent=1) + "\n").encode())
 
     write_record(None)
     for split, (images, digits) in made.items():
         write_file(folder / FILES[split], to_mat(images, digits))
     write_record({split: pixel_hash(*both) for split, both in made.items()})
-    return folder / RECORD
+    return folder / record
 
 
 def labels(start: int, stop: int, *, split: Split, seed: int = 0) -> Labels:
@@ -330,16 +333,16 @@ def _are_apart(one: Colour, other: Colour, ranges: Ranges) -> bool:
     return low <= math.dist(one, other) / math.sqrt(3) <= high
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, record: str) -> None:
     """Make it, and refuse it if it holds files that were not made here."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"Cannot write the folder '{folder}': {error.strerror}. Choose another one.") from None
     theirs = [name for name in FILES.values() if (folder / name).exists()]
-    if theirs and not (folder / RECORD).exists():
+    if theirs and not (folder / record).exists():
         raise UserError(
-            f"'{folder}' holds {' and '.join(theirs)} but no {RECORD}: files from elsewhere, which rendering would "
+            f"'{folder}' holds {' and '.join(theirs)} but no {record}: files from elsewhere, which rendering would "
             "overwrite. Move them away, or choose another folder."
         )
 
