@@ -441,7 +441,7 @@ def test_a_run_that_is_closed_again_and_again_gives_the_bits_of_a_whole_one(jobs
         if checkpoint is not None:  # closed before it was tested untrained, it starts again
             places.append((checkpoint.position["stage"], checkpoint.position["step"]))
     assert places == sorted(set(places))  # each time further on
-    assert {stage for stage, _ in places} == {0, 1, 2}
+    assert {stage for stage, _ in places} >= {0, 1, 2}  # 3 where it was closed during the last test
     toys.assert_same_bits(final(tmp_path / "closed", job), final(tmp_path / "whole", job))
 
 

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Mapping
 
 from metadr import settings
+from metadr.benchmarks.settled import part_defaults
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.digits import PAPER, content_of, get_source, load
 from metadr.data.source import Decoding, Source
@@ -55,10 +56,7 @@ def configure(decoding: Decoding) -> Benchmark:
         training=Training(
             model="resnet18", steps=3000, batch_size=64, optimizer="adam", lr=3e-4, later_lr=3e-5, scaling="unit"
         ),
-        part_defaults={
-            "dr": {"transforms": "psi3", "per": "image", "pick": "pair"},  # by docs/calibration.md
-            "meta-dr": {"transforms": "psi3", "pick": "pair", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
-        },
+        part_defaults=part_defaults("psi3", inner_lr=0.1),
         tiny={"steps": 3, "batch_size": 8, "limit": 64, "model": "tiny_resnet"},
         settings=decoding,
         reading=settings.names(Decoding),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from metadr import settings
+from metadr.benchmarks.settled import part_defaults
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.pacs import PAPER, Reading, content_of, found_in, is_listed, load
 from metadr.data.pacs_scan import CLASSES, DOMAINS
@@ -46,10 +47,7 @@ def configure(how: Reading) -> Benchmark:
             later_lr=0.001,
             scaling="imagenet",
         ),
-        part_defaults={
-            "dr": {"transforms": "psi4"},
-            "meta-dr": {"transforms": "psi4", "inner_lr": 0.1, "recall": 1.0, "adapt": 1.0},
-        },
+        part_defaults=part_defaults("psi4", inner_lr=0.1),
         tiny={"steps": 3, "batch_size": 8, "limit": 16, "model": "tiny_resnet", "weights": None},
         classes=CLASSES,
         settings=how,

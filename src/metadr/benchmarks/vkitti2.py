@@ -1,8 +1,8 @@
 """Virtual KITTI 2: street scenes under changing conditions, pixel by pixel, in the paper's three protocols."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from metadr.benchmarks.settled import part_defaults
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data import vkitti2 as frames
 from metadr.data.vkitti2 import IGNORED, Reading
@@ -43,10 +43,6 @@ TRAINING = Training(
     later_lr=3e-5,
     scaling="imagenet",
 )
-PART_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dr": {"transforms": "psi4"},
-    "meta-dr": {"transforms": "psi4", "inner_lr": 0.01, "recall": 10.0, "adapt": 10.0},
-}
 TINY = {
     "model": "tiny_unet",
     "weights": None,
@@ -83,7 +79,7 @@ def configured(name: str, about: str) -> Callable[[Reading], Benchmark]:
             load=load,
             fingerprint=fingerprint,
             training=TRAINING,
-            part_defaults=PART_DEFAULTS,
+            part_defaults=part_defaults("psi4", inner_lr=0.01, recall=10.0, adapt=10.0),
             tiny=TINY,
             classes=CLASS_NAMES,
             settings=reading,

@@ -16,7 +16,7 @@ BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's m
 
 
 def markdown_comparison(made: Comparison) -> str:
-    """Three lines a row: ours, the paper's, the difference, if the paper has any; of a grid a line a point. Then notes."""
+    """Three lines a row: ours, the paper's, the difference, where it has any; of a grid a line a point. Then notes."""
     if any(row.point for row in made.table.rows):
         return f"## {_title(made)}\n\n" + "\n\n".join([markdown_grid(made, MADE_HERE), *_notes(made)]) + "\n"
     head = ["method", "", *made.columns]
