@@ -1,7 +1,7 @@
 """`metadr claims`, `rescore` and `predictions`: what finished runs show, and what is behind it."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.report import read_records
 from metadr.report.regained import text_regained, write_regained
-from metadr.report.verdicts import FAMILIES, judge, markdown_claims, reading, text_claims
+from metadr.report.verdicts import FAMILIES, Family, judge, markdown_claims, reading, text_claims
 from metadr.rescore import FILE, Rescored, Statistics
 from metadr.rescore import rescore as rescore_runs
 from metadr.settings import assignments
@@ -28,7 +28,7 @@ def claims(
         list[Path] | None, typer.Argument(metavar="SOURCE", help="folders of runs, or .json files that reports wrote")
     ] = None,
     runs: Annotated[Path, typer.Option(help="folder of runs, where no SOURCE is given")] = Path("runs"),
-    of: Annotated[Literal["digits", "pacs"], typer.Option(help="whose claims")] = "digits",
+    of: Annotated[Family, typer.Option(help="whose claims")] = "digits",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Markdown file to write")] = None,
 ) -> None:
     """Put the paper's claims to finished runs: each holds, does not hold, or is not decided by so few."""
