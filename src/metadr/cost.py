@@ -17,7 +17,7 @@ from metadr.provenance import published_files
 from metadr.store import LATER_FIELDS, finished_runs
 from metadr.sweep import Job
 
-IMAGE_SIDE = {"digits": 32, "pacs": 224}  # of the benchmarks for which steps were measured
+IMAGE_SIDE = {"digits": 32, "pacs": 224, "vkitti2": "1242x375"}  # of the benchmarks for which steps were measured
 Rates = dict[str, float]  # kind of run -> seconds a step
 
 
