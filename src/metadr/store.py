@@ -40,6 +40,7 @@ LATER_FIELDS = (
     ("stream", False),
     ("mirror", False),
     ("loss", "cross_entropy"),
+    ("recompute", False),
 )
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 

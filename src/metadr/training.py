@@ -39,6 +39,7 @@ class Training:
     )
     limit: int | None = setting(None, "use only the first images of every split", low=1)
     precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")
+    recompute: bool = setting(False, "compute activations again instead of keeping them: less memory, more time")
     deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
 
     def __post_init__(self) -> None:

@@ -120,13 +120,14 @@ def test_step_of_a_benchmark_has_its_settings_and_its_kind_of_labels():
         repeats=2,
         device="cpu",
         images=3,
+        recompute=True,
         so_far=seen.update,
     )
     assert seen == measured
     assert (measured["benchmark"], measured["model"]) == ("vkitti2", "tiny_unet")
     assert (measured["size"], measured["batch"], measured["left_out"]) == ("38x21", 2, [])
     higher = ["higher"] if HAS_HIGHER else []
-    assert [row["contender"] for row in measured["rows"]] == ["metadr", "eager", *higher]
+    assert [row["contender"] for row in measured["rows"]] == ["metadr", "metadr, recomputed", "eager", *higher]
     assert "tiny_unet, 38x21, batch of 2" in str(listing.step_speeds(measured).title)
     part, usual = parts_of("vkitti2", "meta-dr")[0], training_on("vkitti2")
     assert (part.transforms, part.inner_lr, part.recall, part.adapt) == ("psi4", 0.01, 10.0, 10.0)

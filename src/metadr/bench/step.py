@@ -24,7 +24,6 @@ from metadr.run import check_fit, pick_device
 from metadr.training import Precision
 
 METHODS = ("naive", "dr", "meta-dr")
-OURS = "metadr"
 
 
 class Ours:
@@ -72,6 +71,7 @@ def bench_step(
     repeats: int = 5,
     device: str = "auto",
     peers: bool = True,
+    recompute: bool = False,
     images: int | None = None,
     so_far: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> dict[str, Any]:
@@ -90,6 +90,7 @@ def bench_step(
         repeats: measurements of each.
         device: where.
         peers: whether to measure the others too.
+        recompute: whether to measure ours also with activations that are computed again.
         images: how many there are to draw from; none: as many as half a GiB holds.
         so_far: given all that is known whenever there is more: a measurement that is cut short loses the last part.
 
@@ -121,7 +122,9 @@ def bench_step(
             training = dataclasses.replace(usual, precision=precision)
             work = Work(parts_of(benchmark, method), training, task, train)
             told = {"method": method, "precision": precision}
-            rows, left_out = _measure(work, lanes, min(steps, LOOK_EVERY), repeats, peers)
+            chunk = min(steps, LOOK_EVERY)
+            ours, others = _ours(work, lanes, chunk, recompute=recompute), _others(work, chunk) if peers else {}
+            rows, left_out = _measure(work, ours, others, repeats)
             measured["rows"] += [{**told, **row} for row in rows]
             measured["left_out"] += [{**told, "contender": name, "reason": why} for name, why in left_out.items()]
             so_far(measured)
@@ -129,18 +132,18 @@ def bench_step(
 
 
 def _measure(
-    work: Work, lanes: Sequence[int], steps: int, repeats: int, peers: bool
+    work: Work, ours: dict[str, Contender], others: dict[str, Contender], repeats: int
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    device = work.train.x.device
+    """A row for each contender, and of the others those that cannot take the step, with the reason."""
+    device, contenders = work.train.x.device, ours | others
     operations, limit = _operations(work), _arithmetic_limit(work.training, device)
-    contenders = _ours(work, lanes, steps) | (_others(work, steps) if peers else {})
     first: dict[str, tuple[float | None, float]] = {}
     left_out: dict[str, str] = {}
     for name, each in contenders.items():
         try:
             first[name] = _first_call(each.call, device)
         except Exception as error:
-            if name.startswith(OURS):
+            if name in ours:
                 raise
             left_out[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
     calls = {name: contenders[name].call for name in first}
@@ -163,12 +166,15 @@ def _measure(
     return rows, left_out
 
 
-def _ours(work: Work, lanes: Sequence[int], steps: int) -> dict[str, Contender]:
+def _ours(work: Work, lanes: Sequence[int], steps: int, *, recompute: bool) -> dict[str, Contender]:
     contenders = {}
     for count in lanes:
         group = [Ours(work, seed=seed) for seed in range(count)]
-        name = OURS if count == 1 else f"{OURS}, {count} lanes"
+        name = "metadr" if count == 1 else f"metadr, {count} lanes"
         contenders[name] = Contender(functools.partial(_take_together, group, steps), count * steps)
+    if recompute:
+        again = Ours(work._replace(training=dataclasses.replace(work.training, recompute=True)))
+        contenders["metadr, recomputed"] = Contender(functools.partial(_take_together, [again], steps), steps)
     return contenders
 
 

@@ -13,7 +13,7 @@ from metadr.report.records import Record
 from metadr.store import LATER_FIELDS, description
 
 # How a run computes, which is no part of what a claim compares; both runs of a pair have the same.
-FREE_FIELDS = ("precision", "deterministic", "stream")
+FREE_FIELDS = ("precision", "deterministic", "stream", "recompute")
 
 
 class Measured(NamedTuple):
