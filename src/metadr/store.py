@@ -68,6 +68,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
     reading = {name: value for name, value in recipe.data if name in told and value != getattr(usual, name)}
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
+    training["stream"] = bool(training["stream"])  # where images lie changes no bit; where rows are drawn does
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,

@@ -83,6 +83,24 @@ def test_steps_do_not_wait_for_the_device_also_where_an_epoch_ends(name, segment
     assert finite and len(rows) == 9
 
 
+@pytest.mark.parametrize("sampling", ["uniform", "shuffled"])
+def test_where_streamed_images_lie_makes_no_difference(sampling, segmentation, toys):
+    learners = []
+    for place in ("cpu", "cuda"):
+        with Ground(segmentation.training(), CUDA).held():
+            learner = segmentation.learner(
+                *parse_method("meta-dr"), device="cuda", stream="auto", sampling=sampling, mirror=True
+            )
+            for index, domain in enumerate(segmentation.domains[:2]):
+                learner.begin_domain(domain.train.to(place), first=index == 0)
+                learner.steps(6).read()
+            with no_waiting():
+                taken = learner.steps(3)
+            taken.read()
+            learners.append(learner)
+    toys.assert_same_bits(learners[1].state(), learners[0].state())
+
+
 UNETS = ["tiny_unet", "unet_resnet18", "unet_resnet50_v1"]
 
 

@@ -75,6 +75,10 @@ class Network:
         for name, reach in self._reached.items():
             self.params[name] = reach.of(self._whole[name]).clone().requires_grad_()
 
+    @property
+    def on_gpu(self) -> bool:
+        return self._mean.is_cuda
+
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
         if self._reached and (x.shape[-2], x.shape[-1]) not in self._sizes:
