@@ -40,13 +40,20 @@ def bench_transforms(
 @app.command("step")
 def bench_step(
     method: Annotated[list[str] | None, typer.Option(help="naive, dr or meta-dr; all unless given")] = None,
-    model: Annotated[str, typer.Option(help="network")] = "resnet18",
-    size: Annotated[int, typer.Option(min=8, help="side of the images")] = 32,
-    batch: Annotated[int, typer.Option(min=1, help="images in a batch")] = 64,
+    benchmark: Annotated[str | None, typer.Option(help="whose settings and kind of labels, such as vkitti2")] = None,
+    model: Annotated[str | None, typer.Option(help="network; the benchmark's, or resnet18, unless given")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar="SIDE|WIDTHxHEIGHT", help="of the images; the benchmark's, or 32, unless given"),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="images in a batch; the benchmark's, or 64, unless given")
+    ] = None,
     precision: Annotated[list[str] | None, typer.Option(help="fp32, tf32 or bf16; fp32 unless given")] = None,
     lanes: Annotated[list[int] | None, typer.Option(min=1, help="runs side by side; 1 unless given")] = None,
     deterministic: Annotated[bool, typer.Option(help="the same bits from the same seed")] = True,
     peers: Annotated[bool, typer.Option(help="measure plain autograd and `higher` too, where it is installed")] = True,
+    recompute: Annotated[bool, typer.Option("--recompute", help="measure ours with recompute=true too")] = False,
     steps: Annotated[int, typer.Option(min=1, help="steps in a measurement")] = 20,
     repeats: Annotated[int, typer.Option(min=2, help="measurements of each")] = 5,
     device: Device = "auto",
@@ -62,6 +69,7 @@ def bench_step(
     precisions = tuple(settings.parse(Training, "precision", name) for name in precision or ("fp32",))
     measured = measure(
         method or METHODS,
+        benchmark=benchmark,
         model=model,
         size=size,
         batch=batch,
@@ -69,12 +77,16 @@ def bench_step(
         lanes=lanes or (1,),
         deterministic=deterministic,
         peers=peers,
+        recompute=recompute,
         steps=steps,
         repeats=repeats,
         device=device,
         so_far=lambda known: _write_json(known, output),
     )
     console.print(listing.step_speeds(measured))
+    for each in measured["left_out"]:
+        told = "{method}, {precision}, {contender}: left out, it cannot take this step: {reason}".format(**each)
+        console.print(told, soft_wrap=True, markup=False)
     _write_json(measured, output)
     print_written([output] if output else [])
 

@@ -17,7 +17,9 @@ from metadr.provenance import published_files
 from metadr.store import finished_runs, whole_training
 from metadr.sweep import Job
 
-IMAGE_SIDE = {"digits": 32, "pacs": 224}  # of the benchmarks for which steps were measured
+IMAGE_SIDE = {"digits": 32, "pacs": 224, "vkitti2": "1242x375"}  # of the benchmarks for which steps were measured
+# The settings of Training that decide how long a step takes, by and large.
+DECIDING = ("model", "batch_size", "precision", "deterministic", "recompute")
 Rates = dict[str, float]  # kind of run -> seconds a step
 
 
@@ -60,7 +62,7 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device) -> Cost
 def _kind(recipe: Recipe) -> str:
     """What decides how long a step takes, by and large."""
     training = training_of(recipe)
-    size = (training.model, training.batch_size, training.precision, training.deterministic)
+    size = tuple(getattr(training, name) for name in DECIDING)
     return _named(recipe.benchmark, recipe.method_name, size)
 
 
@@ -77,7 +79,7 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
                 json.loads((folder / name).read_text()) for name in ("recipe.json", "environment.json", "done.json")
             )
             training = whole_training(identity)
-            size = tuple(training[name] for name in ("model", "batch_size", "precision", "deterministic"))
+            size = tuple(training[name] for name in DECIDING)
             kind = _named(identity["benchmark"], _method_name(identity), size)
             steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say
             rate = done["seconds"] / steps
@@ -107,7 +109,7 @@ def _measured(device: torch.device, *, side_by_side: bool) -> Rates:
             for row in measured["rows"] if measured["size"] == side else ():
                 lanes = re.fullmatch(r"metadr(, \d+ lanes)?", row["contender"])
                 if lanes and (side_by_side or not lanes[1]):
-                    size = (measured["model"], measured["batch"], row["precision"], measured["deterministic"])
+                    size = (measured["model"], measured["batch"], row["precision"], measured["deterministic"], False)
                     kind = _named(benchmark, row["method"], size)
                     rates[kind] = min(row["ms"] / 1000, rates.get(kind, float("inf")))
     return rates

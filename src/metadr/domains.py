@@ -1,5 +1,9 @@
 """The domains of a recipe on a device: checked, and shared by all runs of a process that read them."""
 
+import functools
+import math
+from collections.abc import Callable
+from functools import partial
 from weakref import WeakValueDictionary
 
 import torch
@@ -18,23 +22,25 @@ class Resident:
             val = domain.val and domain.val.to(device)
             self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device), val=val)
         except torch.OutOfMemoryError:
-            size = sum(tensor.nbytes for split in domain[1:] for tensor in split or ()) / 1e9
+            size = _num_bytes(domain) / 1e9
             raise UserError(
                 f"The images of domain '{domain.name}', {size:.1f} GB, do not fit on {device} beside what is there. "
                 "Leave them on the host with --set stream=true, or make them smaller."
             ) from None
 
 
+SHARE = 0.5  # of the free memory that images may take, with stream=auto: the rest is for the network and its steps
 _RESIDENTS: WeakValueDictionary[tuple[object, ...], Resident] = WeakValueDictionary()  # as long as a run holds them
 
 
 def load_domains(recipe: Recipe, device: torch.device) -> list[Resident]:
     """The domains of a recipe on a device, in order, then those it is only tested on; other runs may hold them too.
 
-    Those that are streamed stay on the host.
+    Those that are streamed stay on the host; with `auto` all of them do, or none.
     """
-    place = torch.device("cpu") if training_of(recipe).stream else device
-    residents = [_resident(recipe, name, place) for name in recipe.domains]
+    read = functools.cache(partial(_read, recipe))
+    place = _place(recipe, device, read)
+    residents = [_resident(recipe, name, place, read) for name in recipe.domains]
     _check_mixed(recipe, [resident.domain for resident in residents])
     return residents
 
@@ -46,12 +52,33 @@ def read_domains(recipe: Recipe) -> list[Domain]:
     return domains
 
 
-def _resident(recipe: Recipe, name: str, device: torch.device) -> Resident:
+def _place(recipe: Recipe, device: torch.device, read: Callable[[str], Domain]) -> torch.device:
+    """Where the images of a recipe go: what other runs hold on the device already takes no more room."""
+    stream, host = training_of(recipe).stream, torch.device("cpu")
+    if stream != "auto":
+        return host if stream else device
+    new = [read(name) for name in recipe.domains if _key(recipe, name, device) not in _RESIDENTS]
+    return device if sum(map(_num_bytes, new)) <= SHARE * free_bytes(device) else host
+
+
+def free_bytes(device: torch.device) -> float:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+
+
+def _num_bytes(domain: Domain) -> int:
+    return sum(tensor.nbytes for split in domain[1:] for tensor in split or ())
+
+
+def _key(recipe: Recipe, name: str, device: torch.device) -> tuple[object, ...]:
     content = benchmark_of(recipe).fingerprint_of((name,))
-    key = (get_benchmark(recipe.benchmark), recipe.data, content, name, training_of(recipe).limit, device)
+    return get_benchmark(recipe.benchmark), recipe.data, content, name, training_of(recipe).limit, device
+
+
+def _resident(recipe: Recipe, name: str, device: torch.device, read: Callable[[str], Domain]) -> Resident:
+    key = _key(recipe, name, device)
     resident = _RESIDENTS.get(key)
     if resident is None:
-        resident = _RESIDENTS[key] = Resident(_read(recipe, name), device)
+        resident = _RESIDENTS[key] = Resident(read(name), device)
     return resident
 
 

@@ -56,7 +56,7 @@ def _batch_size(network: Network, split: Split) -> int:
     pixels = split.x[0, 0].numel()
     if network.task.on_masks:
         return max(1, min(MASK_BATCH, MASK_PIXELS // pixels))
-    return max(100, MOST_PIXELS // pixels) if split.x.is_cuda else 500
+    return max(100, MOST_PIXELS // pixels) if network.on_gpu else 500  # wherever the images are
 
 
 def score(task: Task, counts: Tensor) -> float:

@@ -69,7 +69,9 @@ def step_speeds(measured: dict[str, Any]) -> TextTable:
         )
         for row in measured["rows"]
     ]
-    title = "{model}, {size}x{size}, batch of {batch}, n = {n} times {steps} steps".format(**measured)
+    size = measured["size"]
+    sides = size if isinstance(size, str) else f"{size}x{size}"
+    title = "{model}, {sides}, batch of {batch}, n = {n} times {steps} steps".format(sides=sides, **measured)
     columns = ("method", "precision", "", "ms a step", "quartiles", "x ours", "MiB", "of the arithmetic limit")
     return _table(f"{title}; {_machine(measured)}", columns, rows)
 

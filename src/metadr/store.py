@@ -40,9 +40,10 @@ LATER_FIELDS = (
     ("stream", False),
     ("mirror", False),
     ("loss", "cross_entropy"),
+    ("recompute", False),
 )
 # How a run computes, which is no part of what it is compared for.
-ARITHMETIC = ("precision", "deterministic")
+ARITHMETIC = ("precision", "deterministic", "stream", "recompute")
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
@@ -69,6 +70,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
     reading = {name: value for name, value in recipe.data if name in told and value != getattr(usual, name)}
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
+    training["stream"] = bool(training["stream"])  # where images lie changes no bit; where rows are drawn does
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,

@@ -25,7 +25,9 @@ class Training:
     sampling: Literal["uniform", "shuffled"] = setting(
         "uniform", "outer batches: drawn with replacement, or a shuffled domain in turn, its last partial batch dropped"
     )
-    stream: bool = setting(False, "leave images on the host and copy each batch, where they do not fit on the device")
+    stream: bool | Literal["auto"] = setting(
+        False, "draw rows on the host, where images may stay: with true they do, with auto where they do not fit"
+    )
     mirror: bool = setting(False, "flip every image with probability 0.5, its mask alike, before any transformation")
     batch_size: int = setting(64, "images of the current domain in a batch", low=1)
     optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")
@@ -39,6 +41,7 @@ class Training:
     )
     limit: int | None = setting(None, "use only the first images of every split", low=1)
     precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")
+    recompute: bool = setting(False, "compute activations again instead of keeping them: less memory, more time")
     deterministic: bool = setting(True, "on a GPU, the same bits from the same seed; false is faster")
 
     def __post_init__(self) -> None:

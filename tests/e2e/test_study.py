@@ -9,6 +9,7 @@ from torch import nn
 
 from metadr import models
 from metadr.report.claims import CLAIMS
+from metadr.report.verdicts import FAMILIES
 
 Command = Callable[..., Any]
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -23,6 +24,13 @@ def test_claims_are_judged_from_a_file_of_records(command: Command, tmp_path: Pa
     assert all(len(line) <= 120 for line in ended.out.split(f"{len(CLAIMS)} claims")[0].splitlines())
     assert ended.out.endswith(f"Wrote {page}\n")
     assert page.read_text().count("| no runs |") == len(CLAIMS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_claims_of_each_family(family: str, command: Command) -> None:
+    ended = command("claims", RESULTS / "demo.json", "--of", family)
+    assert ended.code == 0
+    assert f"{len(FAMILIES[family])} claims: 0 holds, 0 does not hold" in ended.out
 
 
 def test_claims_without_runs_is_one_sentence(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from metadr import models
 from metadr.core import Split
@@ -82,12 +83,30 @@ def test_steps_do_not_wait_for_the_device_also_where_an_epoch_ends(name, segment
     assert finite and len(rows) == 9
 
 
+@pytest.mark.parametrize("sampling", ["uniform", "shuffled"])
+def test_where_streamed_images_lie_makes_no_difference(sampling, segmentation, toys):
+    learners = []
+    for place in ("cpu", "cuda"):
+        with Ground(segmentation.training(), CUDA).held():
+            learner = segmentation.learner(
+                *parse_method("meta-dr"), device="cuda", stream="auto", sampling=sampling, mirror=True
+            )
+            for index, domain in enumerate(segmentation.domains[:2]):
+                learner.begin_domain(domain.train.to(place), first=index == 0)
+                learner.steps(6).read()
+            with no_waiting():
+                taken = learner.steps(3)
+            taken.read()
+            learners.append(learner)
+    toys.assert_same_bits(learners[1].state(), learners[0].state())
+
+
 UNETS = ["tiny_unet", "unet_resnet18", "unet_resnet50_v1"]
 
 
 @pytest.mark.parametrize("name", UNETS)
-@pytest.mark.parametrize("kind", ["cross_entropy", "dice"])
-def test_unets_are_recorded_and_repeat_their_bits_on_sides_that_are_no_multiples(name, kind, segmentation, toys):
+@pytest.mark.parametrize("settings", [{}, {"loss": "dice"}, {"recompute": True}], ids=["usual", "dice", "recomputed"])
+def test_unets_are_recorded_and_repeat_their_bits_on_sides_that_are_no_multiples(name, settings, segmentation, toys):
     if name != "tiny_unet" and importlib.util.find_spec("segmentation_models_pytorch") is None:
         pytest.skip("needs the extra 'seg'")
     torch.manual_seed(0)
@@ -102,7 +121,7 @@ def test_unets_are_recorded_and_repeat_their_bits_on_sides_that_are_no_multiples
         module = models.build(name, 4)
         with Ground(segmentation.training(), CUDA).held():
             learner = segmentation.learner(
-                *parse_method("meta-dr"), device="cuda", capture=capture, module=module, loss=kind, batch_size=4
+                *parse_method("meta-dr"), device="cuda", capture=capture, module=module, batch_size=4, **settings
             )
             learner.begin_domain(train, first=True)
             losses.append(learner.steps(4).read())
@@ -110,3 +129,69 @@ def test_unets_are_recorded_and_repeat_their_bits_on_sides_that_are_no_multiples
     assert losses[0] == losses[1] == losses[2] and losses[0][1]
     toys.assert_same_bits(states[1], states[0])
     toys.assert_same_bits(states[2], states[0])
+
+
+class Dropping(nn.Module):
+    """Six blocks that draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(self._block(3 if number == 0 else 6) for number in range(6)))
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def _block(self, channels: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(channels, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.blocks(x))
+        return found
+
+
+def masked_noise(height: int, width: int) -> Split:
+    rng = torch.Generator(CUDA).manual_seed(0)
+    x = torch.randint(256, (8, 3, height, width), dtype=torch.uint8, device=CUDA, generator=rng)
+    return Split(x, torch.randint(4, (8, height, width), device=CUDA, generator=rng).to(torch.uint8))
+
+
+def test_what_is_computed_again_is_the_same_step_recorded_or_not(segmentation, toys):
+    """In float64, with dropout, through Meta-DR's second order."""
+    states = []
+    for capture, recompute in ((False, False), (False, True), (True, True)):
+        torch.manual_seed(1)
+        with Ground(segmentation.training(), CUDA).held():
+            learner = segmentation.learner(
+                *parse_method("meta-dr"),
+                device="cuda",
+                capture=capture,
+                module=Dropping().double(),
+                batch_size=4,
+                recompute=recompute,
+            )
+            learner.begin_domain(masked_noise(24, 40), first=True)
+            learner.steps(4).read()
+            states.append({key: value.detach().cpu() for key, value in learner.state().items()})
+    toys.assert_same_bits(states[2], states[1])
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=1e-7, atol=1e-9)
+
+
+def test_what_is_computed_again_takes_less_memory(segmentation):
+    peaks = []
+    for recompute in (False, True):
+        with Ground(segmentation.training(), CUDA).held():
+            learner = segmentation.learner(
+                *parse_method("meta-dr"),
+                device="cuda",
+                capture=False,
+                module=models.build("small_unet", 4),
+                batch_size=8,
+                recompute=recompute,
+            )
+            learner.begin_domain(masked_noise(256, 384), first=True)
+            learner.steps(1).read()
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            learner.steps(1).read()
+            peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[1] < 0.8 * peaks[0]

@@ -2,63 +2,74 @@
 
 import copy
 import importlib.util
+import sys
+from typing import Any
 
 import pytest
 import torch
 
-from metadr import models
-from metadr.bench.peers import Batches, Eager, Higher, Peer, draw_batches, peers_of
+from metadr import listing, models
+from metadr.bench import work
+from metadr.bench.peers import Eager, Higher, peers_of
 from metadr.bench.precision import bench_precision
 from metadr.bench.step import bench_step
 from metadr.bench.sweep import bench_sweep
 from metadr.bench.timing import in_turn
-from metadr.core import Batch, Recipe, Split, Task, Training
+from metadr.bench.work import Work, noise, parts_of, size_of, task_of, training_on
+from metadr.core import Batch, Part, Recipe, Split, Task, Training
 from metadr.engine.learner import Learner
-from metadr.parts import MetaDR
+from metadr.errors import UserError
+from metadr.parts import MetaDR, parse_method
 
 CPU = torch.device("cpu")
 HAS_HIGHER = importlib.util.find_spec("higher") is not None
 
 
-@pytest.fixture
-def train():
-    rng = torch.Generator().manual_seed(0)
-    return Split(
-        torch.randint(256, (16, 3, 32, 32), generator=rng, dtype=torch.uint8),
-        torch.randint(10, (16,), generator=rng),
-    )
+LABELS = ("tiny_resnet", Task(10), MetaDR(transforms="identity"), {})
+MASKS = (
+    "tiny_unet",
+    Task(4, "miou"),
+    MetaDR(transforms="identity", inner_lr=0.01, recall=10.0, adapt=10.0),
+    {"scaling": "imagenet"},
+)
 
 
-def peer_gradient(kind: type[Peer], module, train: Split, batches: Batches):
-    peer = kind(copy.deepcopy(module), train, method="meta-dr", batch_size=16, precision="fp32")
-    peer.backward(batches)
-    return torch.cat([value.grad.flatten() for value in peer.module.parameters()])
+def made_work(model: str, task: Task, *parts: Part, batch: int = 16, **settings: Any) -> Work:
+    train = noise(task, (34, 30), 16, 16, CPU)
+    if task.on_masks:
+        train.y[:, :3] = 255
+    return Work(parts, Training(model=model, batch_size=batch, **settings), task, train)
 
 
 @pytest.mark.parametrize(
     "kind",
     [Eager, pytest.param(Higher, marks=pytest.mark.skipif(not HAS_HIGHER, reason="higher is not installed"))],
 )
-def test_a_peer_takes_the_gradient_that_we_take(kind, train, monkeypatch):
+@pytest.mark.parametrize(("model", "task", "part", "settings"), [LABELS, MASKS], ids=["labels", "masks"])
+def test_a_peer_takes_the_gradient_that_we_take(model, task, part, settings, kind, monkeypatch):
     """In float64, on the same images, without randomness."""
     monkeypatch.setattr(Split, "sample", lambda split, num_images, rng: Batch(split.x, split.y))
-    module = models.build("tiny_resnet", 10).double()
-    recipe = Recipe("bench", ("images",), (MetaDR(transforms="identity"),))
-    learner = Learner(recipe, Training(batch_size=16), Task(10), copy.deepcopy(module), seed=0, device=CPU)
-    learner.begin_domain(train, first=True)
+    made = made_work(model, task, part, **settings)
+    module = models.build(model, task.num_classes).double()
+    recipe = Recipe("bench", ("images",), made.parts)
+    learner = Learner(recipe, made.training, task, copy.deepcopy(module), seed=0, device=CPU)
+    learner.begin_domain(made.train, first=True)
     ours = torch.cat([grad.flatten() for grad in learner.gradient()[1]])
-    batches = draw_batches(train, 16, torch.Generator().manual_seed(0), transforms="identity")
-    theirs = peer_gradient(kind, module, train, batches)
+    peer = kind(copy.deepcopy(module), made)
+    peer.backward(peer.draw_batches(part), part)
+    theirs = torch.cat([value.grad.flatten() for value in peer.module.parameters()])
     assert ours.norm() > 0
     torch.testing.assert_close(theirs, ours, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["naive", "dr", "meta-dr"])
-def test_a_peer_trains(method, train):
-    for kind in peers_of(method).values():
-        module = models.build("tiny_resnet", 10)
+@pytest.mark.parametrize(("model", "task"), [LABELS[:2], MASKS[:2]], ids=["labels", "masks"])
+def test_a_peer_trains(method, model, task):
+    made = made_work(model, task, *parse_method(method), batch=4, precision="bf16", mirror=True)
+    for kind in peers_of(made).values():
+        module = models.build(model, task.num_classes)
         before = copy.deepcopy(module.state_dict())
-        kind(module, train, method=method, batch_size=4, precision="bf16").steps(2)
+        kind(module, made).steps(2)
         assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
@@ -95,6 +106,72 @@ def test_step_has_a_row_for_every_method_precision_and_contender():
         assert row["ratio"] == pytest.approx(row["ms"] / alone["ms"])
     # Three more passes, and a second derivative.
     assert rows["meta-dr", "fp32", "metadr"]["gflop"] > 4 * rows["naive", "fp32", "metadr"]["gflop"]
+
+
+def test_step_of_a_benchmark_has_its_settings_and_its_kind_of_labels():
+    seen = {}
+    measured = bench_step(
+        ("meta-dr",),
+        benchmark="vkitti2",
+        model="tiny_unet",
+        size="38x21",
+        batch=2,
+        steps=1,
+        repeats=2,
+        device="cpu",
+        images=3,
+        recompute=True,
+        so_far=seen.update,
+    )
+    assert seen == measured
+    assert (measured["benchmark"], measured["model"]) == ("vkitti2", "tiny_unet")
+    assert (measured["size"], measured["batch"], measured["left_out"]) == ("38x21", 2, [])
+    higher = ["higher"] if HAS_HIGHER else []
+    assert [row["contender"] for row in measured["rows"]] == ["metadr", "metadr, recomputed", "eager", *higher]
+    assert "tiny_unet, 38x21, batch of 2" in str(listing.step_speeds(measured).title)
+    part, usual = parts_of("vkitti2", "meta-dr")[0], training_on("vkitti2")
+    assert (part.transforms, part.inner_lr, part.recall, part.adapt) == ("psi4", 0.01, 10.0, 10.0)
+    assert (usual.model, usual.batch_size, usual.mirror, usual.scaling) == ("unet_resnet34", 8, True, "imagenet")
+    assert task_of("vkitti2").on_masks and task_of(None) == Task(10)
+
+
+def test_who_cannot_take_the_step_is_left_out_with_the_reason(monkeypatch):
+    def refuse(peer, batches, part):
+        raise RuntimeError("no such layer\nand so on")
+
+    monkeypatch.setattr(Eager, "backward", refuse)
+    setting = {"model": "tiny_resnet", "batch": 2, "steps": 1, "repeats": 2, "device": "cpu", "images": 4}
+    measured = bench_step(("meta-dr",), **setting)
+    told = {"method": "meta-dr", "precision": "fp32", "contender": "eager", "reason": "no such layer"}
+    assert measured["left_out"] == [told]
+    assert "eager" not in [row["contender"] for row in measured["rows"]]
+    monkeypatch.setattr(Learner, "steps", lambda learner, num_steps: refuse(learner, num_steps, None))
+    with pytest.raises(RuntimeError, match="no such layer"):  # ours is not left out, whatever happens
+        bench_step(("meta-dr",), **setting)
+
+
+def test_a_network_that_does_not_fit_is_refused_in_one_sentence(monkeypatch):
+    with pytest.raises(UserError, match="Model 'tiny_resnet' cannot be trained on images of 16x20"):
+        bench_step(("naive",), benchmark="vkitti2", model="tiny_resnet", size="20x16", batch=2, device="cpu", images=2)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    with pytest.raises(UserError, match=r"needs segmentation-models-pytorch.* pip install 'metadr\[seg\]'"):
+        bench_step(("naive",), benchmark="vkitti2", size="32", batch=2, device="cpu", images=2)
+
+
+def test_sizes_in_words():
+    assert size_of("224") == (224, 224)
+    assert size_of("1242x375") == (1242, 375)
+    for wrong in ("7", "0x9", "12x", "x12", "wide", "-8", "100x4"):
+        with pytest.raises(UserError, match="The size of images must be a side, as 224, or WIDTHxHEIGHT"):
+            size_of(wrong)
+
+
+def test_noise_is_no_more_than_half_a_gib_holds(monkeypatch):
+    assert noise(Task(10), (32, 32), 64, None, CPU).num_images == 2000
+    monkeypatch.setattr(work, "MOST_BYTES", 3 * 40 * 20 * 5)
+    masked = noise(Task(4, "miou"), (40, 20), 2, None, CPU)
+    assert (masked.x.shape, masked.y.shape, masked.y.dtype) == ((5, 3, 20, 40), (5, 20, 40), torch.uint8)
+    assert noise(Task(4, "miou"), (40, 20), 8, None, CPU).num_images == 8
 
 
 def test_sweep_counts_every_run():

@@ -10,9 +10,11 @@ import pytest
 
 from metadr.benchmarks import get_benchmark
 from metadr.recipes import get_table
-from metadr.report import Record, read_records, verdicts, write_report
-from metadr.report.claims import CLAIMS, DIGITS, Claim, Runs, runs
-from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, recipe_of, score_of, text_claims
+from metadr.report import Record, pairs, read_records, write_report
+from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, runs
+from metadr.report.pairs import recipe_of, recipes_of, score_of
+from metadr.report.paper import PAPER
+from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, text_claims
 from metadr.store import description
 
 ENVIRONMENT = {"gpu": "abacus", "torch": "2.0", "metadr": "0.1", "commit": None, "dirty": False}
@@ -21,7 +23,7 @@ DR_OVER_NAIVE = Claim("DR keeps more", "Table 1", runs("p1", "dr"), (runs("p1", 
 
 @functools.cache
 def content_of(wanted: Runs) -> dict[str, Any]:
-    return description(recipe_of(wanted))
+    return description(next(iter(recipes_of(wanted).values())))
 
 
 def record(
@@ -112,7 +114,7 @@ def test_missing_runs_are_said_to_be_missing() -> None:
     assert one(seeds(DR, 70, 71)).note == "no runs of naive"
     apart = one([*seeds(NAIVE, 60, 61), *seeds(DR, 70, 71, first=5)])
     assert apart.outcome == "no runs"
-    assert apart.note == "no run of dr has a partner among those of naive"
+    assert apart.note == "no run of Naive + DR has a partner among those of Naive"
 
 
 def test_seeds_without_a_partner_are_left_out_and_said_so() -> None:
@@ -155,7 +157,7 @@ def test_what_the_study_sets_is_what_is_compared(monkeypatch: pytest.MonkeyPatch
     chosen = runs("p1", "dr", **{"dr.per": "image", "batch_norm": "all"})
     records = [*seeds(runs("p1", "naive", batch_norm="all"), 60), *seeds(chosen, 70)]
     assert one(records).outcome == "no runs"
-    monkeypatch.setattr(verdicts, "STUDY", {"dr.per": "image", "batch_norm": "all"})
+    monkeypatch.setattr(pairs, "STUDY", {"dr.per": "image", "batch_norm": "all"})
     assert one(records).outcome == "not decided"
 
 
@@ -216,7 +218,7 @@ def test_a_margin_has_to_be_exceeded() -> None:
 
 
 def test_pairs_by_order() -> None:
-    claim = DR_OVER_NAIVE._replace(pairs="order", on=("ACC",))
+    claim = Claim("DR adds", "", runs(ORDERS, "dr"), (runs(ORDERS, "naive"),), ("ACC",))
     orders = list(itertools.permutations(DIGITS))
     records = [
         record(side, 0, dict.fromkeys(DIGITS, score), order=order)
@@ -271,13 +273,15 @@ def test_tables_show_every_claim_and_what_was_left_out() -> None:
 
 
 def test_the_papers_claims_are_sound() -> None:
-    assert len({(claim.name, claim.runs, claim.pairs) for claim in CLAIMS}) == len(CLAIMS)
+    assert len({(claim.name, claim.runs) for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
-        ours = recipe_of(claim.runs)
+        ours = recipes_of(claim.runs)
         assert claim.over and claim.on
-        for rival in map(recipe_of, claim.over):
-            assert rival != ours
-            assert (rival.order, dict(rival.overrides)) == (ours.order, dict(ours.overrides))
+        for rival in map(recipes_of, claim.over):
+            assert rival.keys() == ours.keys()
+            for unit, recipe in rival.items():
+                assert recipe != ours[unit]
+                assert (recipe.order, dict(recipe.overrides)) == (ours[unit].order, dict(ours[unit].overrides))
         known = {*DIGITS, "kept", "ACC"}
         assert all(set(on.split(" after ")) <= known for on in claim.on)
         assert re.fullmatch(r"(Table|Figure|Section) [\d.]+", claim.source)
@@ -287,7 +291,7 @@ def test_every_claim_can_hold_or_not() -> None:
     """Runs in which the compared side is a little, or a little less, of everything: claims come out as they should."""
     for better, gain, none in ((1.0, "holds", "does not hold"), (-1.0, "does not hold", "holds")):
         for claim in CLAIMS:
-            orders = list(itertools.permutations(DIGITS)) if claim.pairs == "order" else [None]
+            orders = list(itertools.permutations(DIGITS)) if claim.runs.recipe == f"digits/{ORDERS}" else [None]
             sides = [(claim.runs, 60 + better + claim.margin), *((rival, 60.0) for rival in claim.over)]
             made = [
                 record(side, seed, dict.fromkeys(DIGITS, score), order=order)
@@ -311,6 +315,117 @@ def test_the_claims_on_pacs_are_sound_and_can_hold_or_not() -> None:
             verdict = one(made, claim)
             assert verdict.outcome == outcome, claim.name
             assert f"| PACS: {claim.on[0]} |" in markdown_claims([verdict])
+
+
+KITTI = [("vkitti2", "figure4"), ("vkitti2-rendered", "vkitti2-rendered")]
+
+
+def of_scenes(
+    side: Runs | Gain, kept: float, forgotten: float = 0.0, *, units: int = 11, seed: int = 0
+) -> list[Record]:
+    """A run of every permutation: what it keeps of its past domains, which were better by what it forgot.
+
+    Of a gain, its rivals keep 40, and each permutation has a level of its own that only pairs take out.
+    """
+    if isinstance(side, Gain):
+        rivals = of_scenes(side.over, 40, units=units, seed=seed)
+        return [*of_scenes(side.runs, 40 + kept, units=units, seed=seed), *rivals]
+    made = []
+    for number, recipe in enumerate(list(recipes_of(side).values())[:units]):
+        level = 3 * number + 2 * recipe.order[0].startswith("scene02")
+        learnt = dict.fromkeys(recipe.order, level + kept + forgotten)
+        final = {**learnt, **dict.fromkeys(recipe.order[:-1], level + kept)}
+        rows = [
+            {"after": after, "on": on, "metric": "miou", "value": scores[on], "images": 9}
+            for after, scores in [
+                *((name, learnt) for name in ("untrained", *recipe.order[:-1])),
+                (recipe.order[-1], final),
+            ]
+            for on in recipe.order
+        ]
+        data = ", ".join([*(f"{on} {number}" for on in sorted(recipe.order)), "weights w"])
+        made.append(Record({**description(recipe), "data": data, "seed": seed}, ENVIRONMENT, 60.0, rows))
+    return made
+
+
+@pytest.mark.parametrize(("family", "table"), KITTI)
+def test_the_claims_on_scenes_are_sound_and_can_hold_or_not(family: str, table: str) -> None:
+    claims = FAMILIES[family]
+    known = {str(description(recipe)) for recipe in get_table(table).recipes}
+    permutations = 11 if family == "vkitti2" else 5  # the table's; claims take what there is
+    assert len({(claim.name, claim.runs) for claim in claims}) == len(claims)
+    for claim in claims:
+        for side in (claim.runs, *claim.over):
+            for wanted in side if isinstance(side, Gain) else (side,):
+                recipes = list(recipes_of(wanted).values())
+                assert len(recipes) == 11
+                assert {str(description(recipe)) for recipe in recipes[:permutations]} <= known
+        on_forgetting = claim.on == ("forgotten",)
+        for better, outcome in ((1.0, "holds"), (-1.0, "does not hold")):
+            more = better + claim.margin
+            gained = {"kept": 50.0, "forgotten": 5 + more} if on_forgetting else {"kept": 50 + more}
+            usual = {"kept": 50.0, "forgotten": 5.0} if on_forgetting else {"kept": 50.0}
+            verdict = one([*of_scenes(claim.runs, **gained), *of_scenes(claim.over[0], **usual)], claim)
+            assert verdict.outcome == outcome, claim
+            assert verdict.found is not None and verdict.found.n == 11
+            assert verdict.found.mean == pytest.approx(more) and verdict.found.spread == pytest.approx(0, abs=1e-9)
+            assert re.search(r"\| P[123]( and P3)?: (kept|ACC|forgotten) \|", markdown_claims([verdict]))
+
+
+def test_the_papers_own_means_agree_with_the_claims_on_scenes() -> None:
+    """Of Figure 4's cells: what it claims of means over permutations is what it prints."""
+    titles = {"naive": "Naive", "dr": "Naive + DR", "meta-dr": "Meta-DR"}
+
+    def mean(side: Runs | Gain, on: str) -> float:
+        if isinstance(side, Gain):
+            return mean(side.runs, on) - mean(side.over, on)
+        protocol = side.recipe.split("/")[1].upper()
+        cells = [
+            value.mean
+            for (row, column), value in PAPER["figure4"].items()
+            if row == titles[side.method] and column.startswith(protocol)
+        ]
+        assert len(cells) == 3
+        return sum(cells) / 3 if on == "ACC" else sum(cells[:2]) / 2
+
+    told = [claim for claim in FAMILIES["vkitti2"] if claim.on != ("forgotten",)]  # which no cell has
+    for claim in told:
+        assert mean(claim.runs, *claim.on) - mean(claim.over[0], *claim.on) > claim.margin, claim
+    assert len(told) == len(FAMILIES["vkitti2"]) - 2
+
+
+def test_pairs_by_permutation_share_it_the_seed_and_what_both_read() -> None:
+    claim = next(claim for claim in FAMILIES["vkitti2"] if claim.on == ("forgotten",))
+    drastic, mild = of_scenes(claim.runs, 50, 9), of_scenes(claim.over[0], 50, 5)
+    assert one([*drastic, *mild], claim).found.n == 11  # type: ignore[union-attr]
+    # A second seed of a permutation is averaged in; a permutation without a partner is left out and said so.
+    more = [*of_scenes(claim.runs, 50, 13, units=1, seed=1), *of_scenes(claim.over[0], 50, 5, units=1, seed=1)]
+    verdict = one([*drastic, *mild[:-2], *more], claim)
+    assert verdict.found is not None
+    assert (verdict.found.n, verdict.found.mean) == (9, pytest.approx((8 * 4 + 6) / 9))
+    assert verdict.note == "Naive: left out, having no partner: 10 (seed 0), 11 (seed 0)"
+    # They share the first domain, and weights: what differs there is no pair; what only one of them reads, is.
+    for name, n in (("clone", 10), ("fog", 11), ("weights", 10)):
+        item = next(part for part in drastic[3].identity["data"].split(", ") if name in part.split(" ")[0])
+        data = drastic[3].identity["data"].replace(item, f"{item}-other")
+        changed = drastic[3]._replace(identity={**drastic[3].identity, "data": data})
+        verdict = one([*drastic[:3], changed, *drastic[4:], *mild], claim)
+        assert verdict.found is not None and verdict.found.n == n, name
+
+
+def test_missing_scenes_are_named_with_their_protocol() -> None:
+    claims = FAMILIES["vkitti2"]
+    gain = next(claim for claim in claims if isinstance(claim.runs, Gain))
+    made = of_scenes(gain.runs, 5)
+    assert one(made, gain).note == "no runs of dr in vkitti2/p3/*; no runs of naive in vkitti2/p3/*"
+    assert one(made[:11], gain).note.startswith("no runs of naive in vkitti2/p1/*; no runs of dr in vkitti2/p3/*")
+
+
+def test_scores_on_scenes_are_known_by_their_condition() -> None:
+    (made,) = of_scenes(Runs("vkitti2/p1/1", "naive"), 50, 7)
+    assert score_of(made, "clone") == score_of(made, "scene02-clone") == 52
+    assert score_of(made, "fog after clone") == 59
+    assert score_of(made, "forgotten") == 7
 
 
 def test_records_are_those_of_reports(tmp_path: Path) -> None:

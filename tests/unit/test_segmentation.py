@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from metadr import models
 from metadr.benchmarks import get_benchmark, make_recipe, steps_of
 from metadr.core import Batch, Domain, Split, Task, Training
+from metadr.domains import load_domains, read_domains
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.network import Network
 from metadr.errors import UserError
@@ -24,7 +25,7 @@ from metadr.models.weights import fill
 from metadr.parts import MetaDR, Randomize, Replay
 from metadr.predictions import GAP, TEXT, prediction_sheet, spread_over
 from metadr.run import run
-from metadr.store import RunDirectory
+from metadr.store import RunDirectory, description
 from metadr.transforms import draw, get_set
 from metadr.vkitti2_classes import CLASSES
 
@@ -433,6 +434,45 @@ def test_images_that_do_not_fit_on_the_device_are_told_of(registered_toys, monke
     monkeypatch.setattr(Split, "to", full)
     with pytest.raises(UserError, match=r"images of domain 'red'.*do not fit on cpu.*--set stream=true"):
         run(make_recipe("toy-masks"), out=tmp_path, device="cpu")
+
+
+def test_images_on_the_device_give_the_bits_of_those_on_the_host(toy, toys):
+    learners = [toy.learner(Replay(), MetaDR(), stream="auto", sampling="shuffled", mirror=True) for _ in range(2)]
+    for learner in learners:
+        toy.on_second_domain(learner, num_steps=5)
+    assert not learners[0]._streamed._on_device
+    learners[1]._streamed._on_device = True  # gathered there, without workers
+    for learner in learners:
+        learner.steps(6)
+    toys.assert_same_bits(learners[1].state(), learners[0].state())
+
+
+def test_auto_is_the_run_that_streams_wherever_its_images_lie(registered_toys):
+    drawn_there, streamed, auto = (make_recipe("toy-masks", stream=value) for value in (False, True, "auto"))
+    assert description(auto) == description(streamed) != description(drawn_there)
+    assert make_recipe("toy-masks", stream="auto") == auto
+    with pytest.raises(UserError, match="The 'stream' parameter of Training must be true or false or one of 'auto'"):
+        make_recipe("toy-masks", stream="perhaps")
+
+
+def test_images_stay_on_the_host_where_they_would_take_half_of_what_is_free(registered_toys, monkeypatch):
+    device = torch.device("meta")
+    recipe = make_recipe("toy-masks", stream="auto")
+    size = sum(tensor.nbytes for domain in read_domains(recipe) for split in domain[1:3] for tensor in split)
+
+    def places(recipe, free):
+        monkeypatch.setattr("metadr.domains.free_bytes", lambda device: free)
+        loaded = load_domains(recipe, device)
+        return loaded, {each.domain.train.x.device.type for each in loaded}
+
+    assert places(recipe, 2 * size - 1)[1] == {"cpu"}
+    held, where = places(recipe, 2 * size)
+    assert where == {"meta"}
+    assert places(recipe, 0)[1] == {"meta"}  # another run holds them: nothing more is needed
+    del held
+    assert places(recipe, 0)[1] == {"cpu"}
+    assert places(make_recipe("toy-masks", stream=True), 9 * size)[1] == {"cpu"}
+    assert places(make_recipe("toy-masks"), 0)[1] == {"meta"}
 
 
 # The best epoch.

@@ -12,72 +12,87 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metadr.core import Split
-from metadr.transforms import draw, get_set
-
-INNER_LR = 0.1
+from metadr.bench.work import Work
+from metadr.core import Batch
+from metadr.engine.batches import mirrored
+from metadr.engine.network import IMAGENET_MEAN, IMAGENET_STD
+from metadr.parts import MetaDR, Randomize
+from metadr.transforms import Drawn, draw
 
 
 class Batches(NamedTuple):
     """What one step sees: the batch, the inner batch, and both transformed by one T."""
 
-    outer: Split
-    inner_transformed: Split
-    outer_transformed: Split
-
-
-def draw_batches(train: Split, batch_size: int, rng: torch.Generator, transforms: str = "psi3") -> Batches:
-    outer, inner = train.sample(batch_size, rng), train.sample(batch_size, rng)
-    drawn = draw(get_set(transforms), batch_size, rng, per="batch", pick="operation")
-    return Batches(
-        Split(outer.x, outer.y),
-        Split(drawn.apply(inner.x, rng), inner.y),
-        Split(drawn.apply(outer.x, rng), outer.y),
-    )
+    outer: Batch
+    inner_transformed: Batch
+    outer_transformed: Batch
 
 
 class Peer:
-    """A training loop of its own; `step` is what is timed."""
+    """A training loop of its own; `steps` is what is timed."""
 
-    def __init__(
-        self, module: nn.Module, train: Split, *, method: str, batch_size: int, precision: str, lr: float = 3e-4
-    ) -> None:
-        self.module, self.train, self.method, self.batch_size = module.train(), train, method, batch_size
-        self.half = precision == "bf16"
-        self.optimizer = torch.optim.Adam(module.parameters(), lr=lr)
-        self.rng = torch.Generator(train.x.device).manual_seed(0)
+    def __init__(self, module: nn.Module, work: Work) -> None:
+        self.module, self.work = module.train(), work
+        training, device = work.training, work.train.x.device
+        self.half = training.precision == "bf16"
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[training.optimizer]
+        self.optimizer = kind(module.parameters(), lr=training.lr)
+        self.rng = torch.Generator(device).manual_seed(0)
+        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if training.scaling == "imagenet" else ((0.0,) * 3, (1.0,) * 3)
+        reference = next(module.parameters())
+        self.mean, self.std = (reference.new_tensor(channel).view(3, 1, 1) for channel in (mean, std))
+        self.meta = next((part for part in work.parts if isinstance(part, MetaDR)), None)
+        self.dr = next((part for part in work.parts if isinstance(part, Randomize)), None)
 
     def steps(self, num_steps: int) -> None:
         for _ in range(num_steps):
-            if self.method == "meta-dr":
-                self.backward(draw_batches(self.train, self.batch_size, self.rng))
+            if self.meta is not None:
+                self.backward(self.draw_batches(self.meta), self.meta)
             else:
-                batch = self.train.sample(self.batch_size, self.rng)
-                x = batch.x
-                if self.method == "dr":
-                    x = draw(get_set("psi3"), len(x), self.rng, per="batch", pick="operation").apply(x, self.rng)
-                self.loss(self.module, Split(x, batch.y)).backward()  # type: ignore[no-untyped-call]
+                batch = self.sample()
+                if self.dr is not None:
+                    batch = self.transform(self.draw_transformation(self.dr), batch)
+                self.loss(self.module, batch).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-    def loss(self, network: nn.Module, batch: Split) -> Tensor:
-        kind = batch.x.device.type
-        with torch.autocast(kind, torch.bfloat16) if self.half else contextlib.nullcontext():
-            logits = network(batch.x.to(_dtype(self.module)) / 255)
-        return F.cross_entropy(logits.float() if self.half else logits, batch.y)
+    def draw_batches(self, part: MetaDR) -> Batches:
+        outer, inner = self.sample(), self.sample()
+        drawn = self.draw_transformation(part)
+        return Batches(outer, self.transform(drawn, inner), self.transform(drawn, outer))
 
-    def backward(self, batches: Batches) -> None:
+    def sample(self) -> Batch:
+        batch = self.work.train.sample(self.work.training.batch_size, self.rng)
+        return mirrored(batch, self.rng, masks=self.work.task.on_masks) if self.work.training.mirror else batch
+
+    def draw_transformation(self, part: MetaDR | Randomize) -> Drawn:
+        return draw(part.chosen, self.work.training.batch_size, self.rng, per=part.per, pick=part.pick)
+
+    def transform(self, drawn: Drawn, batch: Batch) -> Batch:
+        if not self.work.task.on_masks:
+            return batch._replace(x=drawn.apply(batch.x, self.rng))
+        x, y = drawn.apply(batch.x, self.rng, batch.y, self.work.task.ignore_index)
+        return batch._replace(x=x, y=y)
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        inputs = (batch.x.to(self.mean.dtype) / 255 - self.mean) / self.std
+        with torch.autocast(inputs.device.type, torch.bfloat16) if self.half else contextlib.nullcontext():
+            logits = network(inputs)
+        ignored = self.work.task.ignore_index if self.work.task.on_masks else -100
+        return F.cross_entropy(logits.float() if self.half else logits, batch.y.long(), ignore_index=ignored)
+
+    def backward(self, batches: Batches, part: MetaDR) -> None:
         raise NotImplementedError
 
 
 class Eager(Peer):
     """Plain autograd: `create_graph=True` and a functional call at the fast weights."""
 
-    def backward(self, batches: Batches) -> None:
+    def backward(self, batches: Batches, part: MetaDR) -> None:
         params = dict(self.module.named_parameters())
         inner = self.loss(self.module, batches.inner_transformed)
         grads = torch.autograd.grad(inner, list(params.values()), create_graph=True)
-        fast = {name: value - INNER_LR * grad for (name, value), grad in zip(params.items(), grads, strict=True)}
+        fast = {name: value - part.inner_lr * grad for (name, value), grad in zip(params.items(), grads, strict=True)}
 
         def network(x: Tensor) -> Tensor:
             logits: Tensor = functional_call(self.module, fast, (x,))
@@ -86,30 +101,27 @@ class Eager(Peer):
         clean = self.loss(self.module, batches.outer)
         recall = self.loss(network, batches.outer)  # type: ignore[arg-type]
         adapt = self.loss(network, batches.outer_transformed)  # type: ignore[arg-type]
-        (clean + recall + adapt).backward()  # type: ignore[no-untyped-call]
+        (clean + part.recall * recall + part.adapt * adapt).backward()  # type: ignore[no-untyped-call]
 
 
 class Higher(Peer):
     """The library `higher`: a patched copy of the module and a differentiable SGD."""
 
-    def backward(self, batches: Batches) -> None:
+    def backward(self, batches: Batches, part: MetaDR) -> None:
         import higher
 
-        inner = torch.optim.SGD(self.module.parameters(), lr=INNER_LR)
+        inner = torch.optim.SGD(self.module.parameters(), lr=part.inner_lr)
         with higher.innerloop_ctx(self.module, inner, copy_initial_weights=False) as (fast, stepper):
             stepper.step(self.loss(fast, batches.inner_transformed))
             recall = self.loss(fast, batches.outer)
             adapt = self.loss(fast, batches.outer_transformed)
-            (self.loss(self.module, batches.outer) + recall + adapt).backward()  # type: ignore[no-untyped-call]
+            clean = self.loss(self.module, batches.outer)
+            (clean + part.recall * recall + part.adapt * adapt).backward()  # type: ignore[no-untyped-call]
 
 
-def peers_of(method: str) -> dict[str, type[Peer]]:
+def peers_of(work: Work) -> dict[str, type[Peer]]:
     """Who can be compared with: `higher` has nothing to do in a step without an inner one."""
     found: dict[str, type[Peer]] = {"eager": Eager}
-    if method == "meta-dr" and importlib.util.find_spec("higher") is not None:
+    if any(isinstance(part, MetaDR) for part in work.parts) and importlib.util.find_spec("higher") is not None:
         found["higher"] = Higher
     return found
-
-
-def _dtype(module: nn.Module) -> torch.dtype:
-    return next(module.parameters()).dtype

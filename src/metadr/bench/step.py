@@ -5,7 +5,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,51 +13,57 @@ from torch.utils.flop_counter import FlopCounterMode
 from metadr import models
 from metadr.bench.peers import Peer, peers_of
 from metadr.bench.timing import in_turn
-from metadr.core import Recipe, Split, Task, Training
+from metadr.bench.work import SIZES, Work, noise, parts_of, size_of, task_of, training_on
+from metadr.core import Domain, Recipe, Training
 from metadr.engine.ground import Ground
 from metadr.engine.learner import Learner
 from metadr.engine.log import LOOK_EVERY
-from metadr.parts import parse_method
+from metadr.engine.network import Network
 from metadr.provenance import environment
-from metadr.run import pick_device
+from metadr.run import check_fit, pick_device
 from metadr.training import Precision
 
 METHODS = ("naive", "dr", "meta-dr")
-NUM_CLASSES = 10
 
 
 class Ours:
     """A learner on its own ground, as a run has it."""
 
-    def __init__(self, method: str, training: Training, train: Split, *, seed: int = 0, capture: bool = True) -> None:
-        device = train.x.device
-        self.ground = Ground(training, device)
-        recipe = Recipe("bench", ("images",), parse_method(method, {}))
+    def __init__(self, work: Work, *, seed: int = 0, capture: bool = True) -> None:
+        device = work.train.x.device
+        self.ground = Ground(work.training, device)
         with self.ground.held():
-            module = models.build(training.model, NUM_CLASSES)
             self.learner = Learner(
-                recipe,
-                training,
-                Task(NUM_CLASSES),
-                module,
+                Recipe("bench", ("images",), work.parts),
+                work.training,
+                work.task,
+                models.build(work.training.model, work.task.num_classes),
                 seed=seed,
                 device=device,
                 capture=capture,
-                sizes=[(train.x.shape[2], train.x.shape[3])],
+                sizes=[(work.train.x.shape[2], work.train.x.shape[3])],
             )
-            self.learner.begin_domain(train, first=True)
+            self.learner.begin_domain(work.train, first=True)
 
     def launch(self, num_steps: int) -> Any:
         with self.ground.held():
             return self.learner.steps(num_steps)
 
 
+class Contender(NamedTuple):
+    """Who is timed: what it calls, and how many steps that is."""
+
+    call: Callable[[], None]
+    steps: int
+
+
 def bench_step(
     methods: Sequence[str] = METHODS,
     *,
-    model: str = "resnet18",
-    size: int = 32,
-    batch: int = 64,
+    benchmark: str | None = None,
+    model: str | None = None,
+    size: str | None = None,
+    batch: int | None = None,
     precisions: Sequence[Precision] = ("fp32",),
     lanes: Sequence[int] = (1,),
     deterministic: bool = True,
@@ -65,16 +71,18 @@ def bench_step(
     repeats: int = 5,
     device: str = "auto",
     peers: bool = True,
-    images: int = 2000,
+    recompute: bool = False,
+    images: int | None = None,
     so_far: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> dict[str, Any]:
     """Measure milliseconds a step and run, in turns.
 
     Args:
         methods: naive, dr or meta-dr with the paper's settings.
-        model: a network by name.
-        size: side of the images, which are noise.
-        batch: images in a batch.
+        benchmark: whose settings, labels or masks; none: those of the digits.
+        model: a network by name; none: the benchmark's.
+        size: side of the images, which are noise, or WIDTHxHEIGHT; none: the benchmark's.
+        batch: images in a batch; none: as many as the benchmark's.
         precisions: of fp32, tf32 and bf16.
         lanes: how many runs share the device, on a GPU.
         deterministic: ours alone; torch's defaults have no such promise.
@@ -82,60 +90,69 @@ def bench_step(
         repeats: measurements of each.
         device: where.
         peers: whether to measure the others too.
-        images: how many there are to draw from.
+        recompute: whether to measure ours also with activations that are computed again.
+        images: how many there are to draw from; none: as many as half a GiB holds.
         so_far: given all that is known whenever there is more: a measurement that is cut short loses the last part.
 
     Returns:
         The setting and one row for each method, precision and contender: median and quartiles in ms a step and run,
         the ratio to our single lane, the peak of memory, the seconds of the first call (with capture), and the share
-        of the arithmetic limit.
+        of the arithmetic limit; and who could not take the step, with the reason.
     """
-    chosen = pick_device(device)
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randint(256, (images, 3, size, size), generator=rng, dtype=torch.uint8)
-    train = Split(x, torch.randint(NUM_CLASSES, (images,), generator=rng)).to(chosen)
-    setting = {"model": model, "size": size, "batch": batch, "steps": steps, "n": repeats}
-    rows: list[dict[str, Any]] = []
-    measured = {**setting, "deterministic": deterministic, "environment": environment(chosen), "rows": rows}
+    chosen, task = pick_device(device), task_of(benchmark)
+    width, height = size_of(size or SIZES.get(benchmark or "", "32"))
+    usual = dataclasses.replace(training_on(benchmark), deterministic=deterministic)
+    usual = dataclasses.replace(usual, model=model or usual.model, batch_size=batch or usual.batch_size)
+    train = noise(task, (width, height), usual.batch_size, images, chosen)
+    check_fit(usual, Network(models.build(usual.model, task.num_classes), task), [Domain("noise", train, train)])
+    measured: dict[str, Any] = {
+        **({"benchmark": benchmark} if benchmark else {}),
+        "model": usual.model,
+        "size": width if width == height else f"{width}x{height}",
+        "batch": usual.batch_size,
+        "steps": steps,
+        "n": repeats,
+        "deterministic": deterministic,
+        "environment": environment(chosen),
+        "rows": [],
+        "left_out": [],
+    }
     for method in methods:
         for precision in precisions:
-            training = Training(model=model, batch_size=batch, precision=precision, deterministic=deterministic)
-            rows += _measure(method, training, train, lanes, min(steps, LOOK_EVERY), repeats, peers)
+            training = dataclasses.replace(usual, precision=precision)
+            work = Work(parts_of(benchmark, method), training, task, train)
+            told = {"method": method, "precision": precision}
+            chunk = min(steps, LOOK_EVERY)
+            ours, others = _ours(work, lanes, chunk, recompute=recompute), _others(work, chunk) if peers else {}
+            rows, left_out = _measure(work, ours, others, repeats)
+            measured["rows"] += [{**told, **row} for row in rows]
+            measured["left_out"] += [{**told, "contender": name, "reason": why} for name, why in left_out.items()]
             so_far(measured)
     return measured
 
 
 def _measure(
-    method: str,
-    training: Training,
-    train: Split,
-    lanes: Sequence[int],
-    steps: int,
-    repeats: int,
-    peers: bool,
-) -> list[dict[str, Any]]:
-    device = train.x.device
-    operations, limit = _operations(method, training, train), _arithmetic_limit(training, device)
-    contenders: dict[str, Callable[[], None]] = {}
-    for count in lanes:
-        name = "metadr" if count == 1 else f"metadr, {count} lanes"
-        group = [Ours(method, training, train, seed=seed) for seed in range(count)]
-        contenders[name] = functools.partial(_take_together, group, steps)
-    for name, kind in peers_of(method).items() if peers else ():
-        # Torch's own defaults for determinism: it is not what they are compared for.
-        ground = Ground(dataclasses.replace(training, deterministic=False), device)
-        with ground.held():
-            module = models.build(training.model, NUM_CLASSES).to(device)
-        peer = kind(module, train, method=method, batch_size=training.batch_size, precision=training.precision)
-        contenders[name] = functools.partial(_take_alone, peer, ground, steps)
-    first = {name: _first_call(call, device) for name, call in contenders.items()}
-    sizes = {name: steps * (lanes[index] if index < len(lanes) else 1) for index, name in enumerate(contenders)}
-    measured = {name: _scaled(values, sizes[name]) for name, values in in_turn(contenders, repeats, device).items()}
+    work: Work, ours: dict[str, Contender], others: dict[str, Contender], repeats: int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each contender, and of the others those that cannot take the step, with the reason."""
+    device, contenders = work.train.x.device, ours | others
+    operations, limit = _operations(work), _arithmetic_limit(work.training, device)
+    first: dict[str, tuple[float | None, float]] = {}
+    left_out: dict[str, str] = {}
+    for name, each in contenders.items():
+        try:
+            first[name] = _first_call(each.call, device)
+        except Exception as error:
+            if name in ours:
+                raise
+            left_out[name] = (str(error).strip() or type(error).__name__).splitlines()[0]
+    calls = {name: contenders[name].call for name in first}
+    measured = {
+        name: _scaled(values, contenders[name].steps) for name, values in in_turn(calls, repeats, device).items()
+    }
     alone = measured[next(iter(measured))]["ms"]
-    return [
+    rows = [
         {
-            "method": method,
-            "precision": training.precision,
             "contender": name,
             **values,
             "ratio": values["ms"] / alone,
@@ -146,6 +163,30 @@ def _measure(
         }
         for name, values in measured.items()
     ]
+    return rows, left_out
+
+
+def _ours(work: Work, lanes: Sequence[int], steps: int, *, recompute: bool) -> dict[str, Contender]:
+    contenders = {}
+    for count in lanes:
+        group = [Ours(work, seed=seed) for seed in range(count)]
+        name = "metadr" if count == 1 else f"metadr, {count} lanes"
+        contenders[name] = Contender(functools.partial(_take_together, group, steps), count * steps)
+    if recompute:
+        again = Ours(work._replace(training=dataclasses.replace(work.training, recompute=True)))
+        contenders["metadr, recomputed"] = Contender(functools.partial(_take_together, [again], steps), steps)
+    return contenders
+
+
+def _others(work: Work, steps: int) -> dict[str, Contender]:
+    contenders = {}
+    for name, kind in peers_of(work).items():
+        # Torch's own defaults for determinism: it is not what they are compared for.
+        ground = Ground(dataclasses.replace(work.training, deterministic=False), work.train.x.device)
+        with ground.held():
+            module = models.build(work.training.model, work.task.num_classes).to(work.train.x.device)
+        contenders[name] = Contender(functools.partial(_take_alone, kind(module, work), ground, steps), steps)
+    return contenders
 
 
 def _take_together(group: list[Ours], steps: int) -> None:
@@ -162,9 +203,9 @@ def _scaled(values: dict[str, Any], by: int) -> dict[str, Any]:
     return {"ms": values["ms"] / by, "quartiles_ms": [value / by for value in values["quartiles_ms"]]}
 
 
-def _operations(method: str, training: Training, train: Split) -> float:
+def _operations(work: Work) -> float:
     """Floating-point operations of the convolutions and matrix products of one of our steps."""
-    ours = Ours(method, training, train, capture=False)
+    ours = Ours(work, capture=False)
     with FlopCounterMode(display=False) as counter, ours.ground.held():
         ours.learner.step()
     return float(counter.get_total_flops())

@@ -53,7 +53,7 @@ class BatchNorms:
         for layer in self._layers:
             layer.track_running_stats, layer.num_batches_tracked = tracked, None
         try:
-            with _computing(self._plain, _normalise):
+            with computing(self._plain, _normalise):
                 yield
         finally:
             for layer, counter in zip(self._layers, self._counters.values(), strict=True):
@@ -68,7 +68,7 @@ class BatchNorms:
 
 
 @contextmanager
-def _computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -> Iterator[None]:
+def computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -> Iterator[None]:
     """Let layers compute as `forward` does for the length of a pass."""
     for layer in layers:
         layer.forward = functools.partial(forward, layer)
@@ -85,7 +85,7 @@ def trimmed(module: nn.Module, *, products: bool) -> Iterator[None]:
 
     With `products`, small ones are matrix products where that is faster; torch.func knows nothing of these.
     """
-    with _computing(list(_convolutions(module).values()), functools.partial(_convolve, products=products)):
+    with computing(list(_convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
 
 
@@ -103,7 +103,7 @@ def reached(module: nn.Module, images: Iterable[Tensor]) -> dict[str, kernels.Re
         return _convolve(layer, x, products=False)
 
     module.eval()
-    with _computing(list(convs.values()), note):
+    with computing(list(convs.values()), note):
         for x in images:
             module(x)
     owners = Counter(id(weight) for layer in module.modules() for weight in layer.parameters(recurse=False))

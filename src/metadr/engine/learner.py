@@ -50,6 +50,7 @@ class Learner:
             precision=training.precision,
             sizes=sizes,
             loss=training.loss,
+            recompute=training.recompute,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]

@@ -1,7 +1,8 @@
 """A network as a function of its parameters, with batch norm's running statistics under a declared policy."""
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr.core import Batch, Params, Task
 from metadr.engine.layers import BatchNorms, reached, trimmed
+from metadr.engine.recompute import Blocks
 from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -35,6 +37,7 @@ class Network:
         precision: str = "fp32",
         sizes: Collection[tuple[int, int]] = (),
         loss: Loss = "cross_entropy",
+        recompute: bool = False,
     ) -> None:
         """
         Args:
@@ -45,6 +48,7 @@ class Network:
             precision: fp32, tf32 or bf16.
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
             loss: what `loss` is of a batch.
+            recompute: whether training passes compute activations again instead of keeping them.
         """
         self.module = module
         self.task = task
@@ -55,6 +59,7 @@ class Network:
         self._frozen = {name: value for name, value in named.items() if not value.requires_grad}
         self.buffers: dict[str, Tensor] = dict(module.named_buffers())
         self._norms = BatchNorms(module)
+        self._blocks = Blocks(module) if recompute else None
         self._others = {name: value for name, value in self.buffers.items() if name not in self._norms.names}
         self._left: list[tuple[Role, list[Tensor]]] = []
         self._half = precision == "bf16"
@@ -70,6 +75,10 @@ class Network:
         for name, reach in self._reached.items():
             self.params[name] = reach.of(self._whole[name]).clone().requires_grad_()
 
+    @property
+    def on_gpu(self) -> bool:
+        return self._mean.is_cuda
+
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
         if self._reached and (x.shape[-2], x.shape[-1]) not in self._sizes:
@@ -81,11 +90,12 @@ class Network:
         if role is None or role == "fisher":
             self.module.eval()
             # The Fisher is always in full precision: it squares gradients, one image at a time.
-            return self._call(params, self.buffers, inputs, role, half=self._half and role is None)
+            with self._computing(role, half=self._half and role is None):
+                return self._call(params, self.buffers, inputs)
         self.module.train()
         left = self._norms.zeros() if role in self.moving else {}
-        with self._norms.tracking(bool(left)):
-            logits = self._call(params, {**self._others, **left}, inputs, role, half=self._half)
+        with self._training_pass(role, tracked=bool(left)), self._recomputing(role):
+            logits = self._call(params, {**self._others, **left}, inputs)
         if left:
             self._left.append((role, list(left.values())))
         return logits
@@ -120,20 +130,28 @@ class Network:
         for name, reach in self._reached.items():
             self.params[name].copy_(reach.of(self._whole[name]))
 
-    def _call(
-        self,
-        params: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        inputs: Tensor,
-        role: Role | None,
-        *,
-        half: bool,
-    ) -> Tensor:
+    def _call(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
+        return logits.float() if self._half else logits
+
+    @contextmanager
+    def _computing(self, role: Role | None, *, half: bool) -> Iterator[None]:
+        """How layers compute in a pass, batch norm aside."""
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
-        casting = torch.autocast(inputs.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+        casting = torch.autocast(self._mean.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
         with casting, trimmed(self.module, products=role != "fisher"), _attention(role):
-            logits: Tensor = functional_call(self.module, {**params, **buffers}, (inputs,))
-        return logits.float() if half else logits
+            yield
+
+    @contextmanager
+    def _training_pass(self, role: Role, *, tracked: bool) -> Iterator[None]:
+        with self._norms.tracking(tracked), self._computing(role, half=self._half):
+            yield
+
+    def _recomputing(self, role: Role) -> AbstractContextManager[None]:
+        """Blocks that keep only what goes in; computed again, they leave no statistics."""
+        if self._blocks is None:
+            return nullcontext()
+        return self._blocks.recomputing(partial(self._training_pass, role, tracked=False))
 
 
 def _attention(role: Role | None) -> AbstractContextManager[None]:

@@ -3,7 +3,8 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,24 +21,27 @@ class Streamed:
     a recorded step finds them where they were. How many a step draws, the first one shows.
 
     Rows are drawn on the host, by a seed made of the run's, of the step's number and of the place. So nothing has to be
-    remembered but that number, and what was gathered ahead may be dropped.
+    remembered but that number, and what was gathered ahead may be dropped. Where the images lie makes no difference:
+    those of a domain that is on the device are gathered there, between two steps.
     """
 
     def __init__(self, batch_size: int, device: torch.device, seed: Callable[..., int]) -> None:
         self._batch_size, self._device, self._seed = batch_size, device, seed
         self._places: list[Batch] = []
-        self._ahead: list[Future[Batch]] = []
+        self._ahead: list[Callable[[], Batch]] = []
         self._drawn = 0  # places that the step at hand has asked for
         self._step = 0  # of the run, from its first domain on
         self._epoch_start = 0  # the step that this epoch began with
         self._epoch_steps: int | None = None
         self._train: Split
+        self._on_device: bool  # whether the images are
 
     def open(self, train: Split, epoch_steps: int | None) -> None:
         """Begin on a domain; with `epoch_steps` outer batches are a shuffled domain in turn."""
         if self._places and self._places[0].x.shape[1:] != train.x.shape[1:]:
             self._places = []
         self._train, self._epoch_steps, self._ahead, self._epoch_start = train, epoch_steps, [], self._step
+        self._on_device = train.x.device.type != "cpu"
 
     def next_step(self) -> None:
         """Call before every step, and outside any recording."""
@@ -45,9 +49,9 @@ class Streamed:
             self._epoch_start = self._step
         ahead = self._ahead or [self._order(place, self._step) for place in range(len(self._places))]
         for place, gathered in zip(self._places, ahead, strict=True):
-            host = gathered.result()
-            place.x.copy_(host.x, non_blocking=True)
-            place.y.copy_(host.y, non_blocking=True)
+            batch = gathered()
+            place.x.copy_(batch.x, non_blocking=True)
+            place.y.copy_(batch.y, non_blocking=True)
         self._step += 1
         ends = self._epoch_steps is not None and self._step - self._epoch_start == self._epoch_steps
         # The next epoch is shuffled when it begins.
@@ -75,8 +79,11 @@ class Streamed:
     def _made(self, host: Batch) -> Batch:
         return Batch(host.x.to(self._device, copy=True), host.y.to(self._device, copy=True))
 
-    def _order(self, place: int, step: int) -> Future[Batch]:
-        return _workers(os.getpid()).submit(self._gathered, self._rows(place, step))
+    def _order(self, place: int, step: int) -> Callable[[], Batch]:
+        rows = self._rows(place, step)
+        if self._on_device:
+            return partial(self._gathered, rows)
+        return _workers(os.getpid()).submit(self._gathered, rows).result
 
     def _rows(self, place: int, step: int) -> Tensor:
         """The rows of a batch: of an outer one where they are shuffled, the next of its epoch; else drawn."""
@@ -89,6 +96,9 @@ class Streamed:
         return order[first : first + self._batch_size]
 
     def _gathered(self, rows: Tensor) -> Batch:
+        if self._on_device:
+            rows = (rows.pin_memory() if self._device.type == "cuda" else rows).to(self._device, non_blocking=True)
+            return Batch(self._train.x[rows], self._train.y[rows])
         pinned = self._device.type == "cuda"  # torch keeps pinned memory until copies from it are through
 
         def gathered(tensor: Tensor) -> Tensor:

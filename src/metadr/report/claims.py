@@ -11,10 +11,14 @@ from typing import Any, Literal, NamedTuple
 STUDY: Mapping[str, Any] = {}
 SGD = {"optimizer": "sgd", "lr": 0.01, "later_lr": 0.001}  # of Tables 10 and 11
 DIGITS = ("mnist", "mnist_m", "syn", "svhn")
+ORDERS = "*-*"  # all 24, by what they are
 
 
 class Runs(NamedTuple):
-    """The runs of a recipe over seeds, in the words of `metadr run RECIPE --method METHOD --set FIELD=VALUE`."""
+    """The runs of a recipe over seeds, in the words of `metadr run RECIPE --method METHOD --set FIELD=VALUE`.
+
+    A recipe with stars is that of all protocols of such names: 'digits/*-*' is every order of the domains.
+    """
 
     recipe: str
     method: str
@@ -33,22 +37,29 @@ class Printed(NamedTuple):
         return f"the paper's {self.row}"
 
 
+class Gain(NamedTuple):
+    """What some runs score more than others, pair by pair."""
+
+    runs: Runs
+    over: Runs
+
+
 class Claim(NamedTuple):
-    """That some runs score more than others.
+    """That some runs score more than others, or gain more.
 
     A score is that on a domain at the end ('syn') or at another moment ('syn after mnist'), the mean of several
-    ('mnist+svhn'), 'kept' or 'ACC'.
-    Pairs share a seed, and all that it draws, or, over all orders of the domains, the order.
+    ('mnist+svhn'), 'kept', 'forgotten' or 'ACC'. Pairs share a seed, and all that it draws. Where recipes have stars,
+    pairs also share what these stand for, an order of the domains or a permutation of scenes, and that is what counts:
+    its seeds are averaged.
     """
 
     name: str
     source: str  # the table or figure of the paper
-    runs: Runs
-    over: tuple[Runs | Printed, ...]  # each of them
+    runs: Runs | Gain
+    over: tuple[Runs | Gain | Printed, ...]  # each of them
     on: tuple[str, ...]
     kind: Literal["more", "no more"] = "more"
     cells: Literal["every", "some"] = "every"  # must it be so on every score and over every rival, or on one of them
-    pairs: Literal["seed", "order"] = "seed"
     margin: float = 0.0  # by at least so many points; below zero, at most so many points less
     first_seed: int = 0  # those before it have had a part in what was chosen
 
@@ -120,7 +131,7 @@ def _ablation() -> tuple[Claim, ...]:
 
 def _memory() -> tuple[Claim, ...]:
     sizes = [
-        Claim(name.format(size), "Table 10", *_with_memory(size, ours, theirs), ("ACC",))
+        Claim(name.format(size), "Table 10", *_with_memory("p1", size, ours, theirs), ("ACC",))
         for size in (200, 300, 400)
         for name, ours, theirs in (
             ("ER beats GEM, M = {}", "er", "gem"),
@@ -129,7 +140,7 @@ def _memory() -> tuple[Claim, ...]:
         )
     ]
     orders = [
-        Claim(name, "Table 11", *_with_memory(100, ours, theirs), ("ACC",), pairs="order")
+        Claim(name, "Table 11", *_with_memory(ORDERS, 100, ours, theirs), ("ACC",))
         for name, ours, theirs in (
             ("ER beats GEM", "er", "gem"),
             ("ER beats GEM with DR", "er+dr", "gem+dr"),
@@ -147,8 +158,9 @@ def _memory() -> tuple[Claim, ...]:
     )
 
 
-def _with_memory(size: int, ours: str, theirs: str) -> tuple[Runs, tuple[Runs, ...]]:
-    return runs("p1", ours, memory_per_domain=size, **SGD), (runs("p1", theirs, memory_per_domain=size, **SGD),)
+def _with_memory(protocol: str, size: int, ours: str, theirs: str) -> tuple[Runs, tuple[Runs, ...]]:
+    fields = {"memory_per_domain": size, **SGD}
+    return runs(protocol, ours, **fields), (runs(protocol, theirs, **fields),)
 
 
 def _oracles() -> tuple[Claim, ...]:

@@ -43,9 +43,9 @@ def csv_comparison(made: Comparison) -> str:
 def tex_comparison(made: Comparison) -> str:
     """A table environment that needs no package."""
     columns = " & ".join(_tex(column) for column in made.columns)
-    body = []
-    for line, row in zip(LINES * len(made.rows), _body(made), strict=True):
-        body.append(" & ".join(map(_tex, row)) + r" \\" + (r" \hline" if line == LINES[-1] else ""))
+    rows = _body(made)
+    last = rows[-1][1]  # the line that ends a row of the table
+    body = [" & ".join(map(_tex, row)) + r" \\" + (r" \hline" if row[1] == last else "") for row in rows]
     notes = " ".join([f"{_title(made)}.", *_notes(made)])
     return "\n".join(
         [
