@@ -120,7 +120,8 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         for column, those in values.items():
             printed = PAPER.get(beside, {}).get((row.paper or row.title, column))
             cells[row.title, column] = Cell(tuple(those), wanted, printed, ddof)
-    columns = columns_of(beside) or list(dict.fromkeys(column for _, column in cells))
+    filled = dict.fromkeys(column for _, column in cells)
+    columns = [column for column in columns_of(beside) if column in filled] or list(filled)
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
 
 

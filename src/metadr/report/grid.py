@@ -35,7 +35,8 @@ def _by_paper(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> l
     paper = [str(cell.paper or "") for cell in _cells(made, rows[0], made.columns)]
     first = ["the paper", *[""] * (len(rows[0].point) - 1), *paper, ""]
     ranked = sorted(rows, key=lambda row: (math.isnan(distance(row)), distance(row)))
-    return [_points(made, ranked, "distance", distance, first=first), _settings(made, rows, judged)]
+    points = _points(made, ranked, "distance", distance, first=first)
+    return [points, _settings(made, rows, judged)] if len(rows[0].point) > 1 else [points]
 
 
 def _by_mean(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:
