@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr.core import Batch, Params, Task
@@ -93,6 +93,15 @@ class Network:
     def loss(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
         logits = self.logits(batch.x, params, role=role)
         return self.task.loss(logits, batch.y.to(logits.device), self._loss)
+
+    def losses(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
+        """The loss of every image, as if it were a batch."""
+        logits = self.logits(batch.x, params, role=role)
+
+        def loss_of_one(logits: Tensor, y: Tensor) -> Tensor:
+            return self.task.loss(logits[None], y[None], self._loss)
+
+        return vmap(loss_of_one)(logits, batch.y.to(logits.device))
 
     @torch.no_grad()
     def settle(self) -> None:
