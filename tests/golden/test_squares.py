@@ -172,7 +172,7 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
         assert value.min() >= 0
         scale = float(theirs[name].abs().max())
         torch.testing.assert_close(
-            value, theirs[name], rtol=1e-9, atol=1e-13 * scale, msg=lambda m, n=name: f"{n}: {m}"
+            value, theirs[name], rtol=1e-9, atol=1e-28 + 1e-13 * scale, msg=lambda m, n=name: f"{n}: {m}"
         )
 
 

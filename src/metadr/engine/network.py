@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr.core import Batch, Params, Task
@@ -94,14 +94,14 @@ class Network:
         logits = self.logits(batch.x, params, role=role)
         return self.task.loss(logits, batch.y.to(logits.device), self._loss)
 
-    def losses(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
-        """The loss of every image, as if it were a batch."""
-        logits = self.logits(batch.x, params, role=role)
+    def slopes(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The derivative of every image's own loss by its logits."""
 
         def loss_of_one(logits: Tensor, y: Tensor) -> Tensor:
             return self.task.loss(logits[None], y[None], self._loss)
 
-        return vmap(loss_of_one)(logits, batch.y.to(logits.device))
+        slopes: Tensor = vmap(grad(loss_of_one))(logits, y.to(logits.device))
+        return slopes
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -124,9 +124,10 @@ def _by_layer(network: Network, params: Params, batch: Batch, lone: Lone) -> Par
         return {}
     left = _Left(params, lone)
     with _hooked(lone, left.watch):
-        losses = network.losses(batch, params, role="fisher")
-    if losses.requires_grad:
-        torch.autograd.grad(losses.sum(), left.anchor, allow_unused=True)
+        logits = network.logits(batch.x, params, role="fisher")
+    if logits.requires_grad:
+        slopes = network.slopes(logits.detach(), batch.y)
+        torch.autograd.grad(logits, left.anchor, slopes, allow_unused=True)
     return left.squares()
 
 
