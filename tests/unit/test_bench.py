@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from metadr import models
+from metadr.bench.fisher import bench_fisher
 from metadr.bench.peers import Batches, Eager, Higher, Peer, draw_batches, peers_of
 from metadr.bench.precision import bench_precision
 from metadr.bench.step import bench_step
@@ -95,6 +96,16 @@ def test_step_has_a_row_for_every_method_precision_and_contender():
         assert row["ratio"] == pytest.approx(row["ms"] / alone["ms"])
     # Three more passes, and a second derivative.
     assert rows["meta-dr", "fp32", "metadr"]["gflop"] > 4 * rows["naive", "fp32", "metadr"]["gflop"]
+
+
+def test_fisher_is_the_same_by_torch_func():
+    measured = bench_fisher(model="tiny_resnet", size=16, images=40, repeats=2, device="cpu")
+    ours, theirs = measured["rows"]
+    assert (ours["contender"], theirs["contender"]) == ("metadr", "torch.func")
+    assert (ours["off"], ours["ratio"]) == (0, 1)
+    assert 0 < theirs["off"] < 1e-4
+    assert theirs["ratio"] == pytest.approx(theirs["ms"] / ours["ms"])
+    assert theirs["ms_an_image"] == pytest.approx(theirs["ms"] / 40)
 
 
 def test_sweep_counts_every_run():

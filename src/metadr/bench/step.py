@@ -52,6 +52,13 @@ class Ours:
             return self.learner.steps(num_steps)
 
 
+def noise(images: int, size: int, device: torch.device) -> Split:
+    """Images of noise, with labels drawn for them."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (images, 3, size, size), generator=rng, dtype=torch.uint8)
+    return Split(x, torch.randint(NUM_CLASSES, (images,), generator=rng)).to(device)
+
+
 def bench_step(
     methods: Sequence[str] = METHODS,
     *,
@@ -91,9 +98,7 @@ def bench_step(
         of the arithmetic limit.
     """
     chosen = pick_device(device)
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randint(256, (images, 3, size, size), generator=rng, dtype=torch.uint8)
-    train = Split(x, torch.randint(NUM_CLASSES, (images,), generator=rng)).to(chosen)
+    train = noise(images, size, chosen)
     setting = {"model": model, "size": size, "batch": batch, "steps": steps, "n": repeats}
     rows: list[dict[str, Any]] = []
     measured = {**setting, "deterministic": deterministic, "environment": environment(chosen), "rows": rows}

@@ -26,6 +26,7 @@ class EWC(Part):
     """
 
     name: ClassVar[str] = "ewc"
+    revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 
     strength: float = setting(1.0, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain or the last one only")
