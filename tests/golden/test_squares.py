@@ -76,6 +76,11 @@ class WrittenInto(Custom):
         return F.relu_(self.linear(x.movedim(1, -1).flatten(1, 2))).mT.unsqueeze(-1)
 
 
+class ByKeyword(Custom):
+    def middle(self, x: Tensor) -> Tensor:
+        return self.layer(input=x.movedim(1, -1)).movedim(-1, 1)
+
+
 class Overwritten(Custom):
     """A layer whose input is written into after it."""
 
@@ -135,6 +140,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
     "tied": (Tied, {"one.weight", "one.bias", "two.bias"}),
     "places first": (lambda: PlacesFirst(layer=nn.Linear(8, 8)), {"layer.weight", "layer.bias"}),
     "written into": (lambda: WrittenInto(layer=nn.Conv2d(8, 8, 1), linear=nn.Linear(8, 8)), set()),
+    "by keyword": (lambda: ByKeyword(layer=nn.Linear(8, 8)), {"layer.weight", "layer.bias"}),
     "unused": (lambda: Unused(layer=nn.Conv2d(8, 8, 1)), set()),
     "frozen": (frozen, set()),
 }

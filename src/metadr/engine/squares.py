@@ -69,8 +69,9 @@ def lone_layers(network: Network, x: Tensor) -> Lone:
     return lone
 
 
-def _note(seen: list[tuple[nn.Module, Tensor, int]], layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-    seen.append((layer, inputs[0], inputs[0]._version))
+def _note(seen: list[tuple[nn.Module, Tensor, int]], layer: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+    x = inputs[0] if inputs else out[:0]  # given by keyword, it is not seen
+    seen.append((layer, x, x._version))
 
 
 def _known_layers(network: Network) -> Lone:
