@@ -91,6 +91,25 @@ def bench_step(
     print_written([output] if output else [])
 
 
+@app.command("fisher")
+def bench_fisher(
+    model: Annotated[str, typer.Option(help="network")] = "resnet18",
+    size: Annotated[int, typer.Option(min=8, help="side of the images")] = 32,
+    images: Annotated[int, typer.Option(min=1, help="images that the Fisher is of")] = 2000,
+    peers: Annotated[bool, typer.Option(help="measure torch.func too")] = True,
+    repeats: Annotated[int, typer.Option(min=2, help="measurements of each")] = 3,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
+) -> None:
+    """Time EWC's Fisher against gradients of single images by torch.func."""
+    from metadr.bench.fisher import bench_fisher as measure
+
+    measured = measure(model=model, size=size, images=images, peers=peers, repeats=repeats, device=device)
+    console.print(listing.fisher_speeds(measured))
+    _write_json(measured, output)
+    print_written([output] if output else [])
+
+
 @app.command("precision")
 def bench_precision(
     recipe: Annotated[str, typer.Argument(help="benchmark and protocol; its first domain is trained on")] = "embedded",

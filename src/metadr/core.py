@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -247,6 +247,7 @@ class Context(NamedTuple):
     params: Params
     logits: Callable[..., Tensor]  # logits(x, *, role): what the model says of images
     loss: LossOf
+    squared_gradients: Callable[[Iterable[Batch]], Params]  # of the loss of each image by itself, summed, in float64
     draw: Draw
     view: Callable[[Batch], Batch]  # a batch as the method's `view` hooks would show it, drawn from this part's stream
     memory: Memory

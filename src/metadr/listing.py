@@ -93,6 +93,24 @@ def sweep_speeds(measured: dict[str, Any]) -> TextTable:
     return _table(f"{title}; {_machine(measured)}", columns, rows)
 
 
+def fisher_speeds(measured: dict[str, Any]) -> TextTable:
+    """What `metadr bench fisher` measured."""
+    rows = [
+        (
+            row["contender"],
+            f"{row['ms']:.1f}",
+            " to ".join(f"{value:.1f}" for value in row["quartiles_ms"]),
+            f"{row['ms_an_image']:.3f}",
+            f"{row['ratio']:.2f}",
+            f"{row['off']:.1e}",
+        )
+        for row in measured["rows"]
+    ]
+    title = "the Fisher of {images} images, {model}, {size}x{size}, n = {n}".format(**measured)
+    columns = ("", "ms", "quartiles", "ms an image", "x ours", "off by")
+    return _table(f"{title}; {_machine(measured)}", columns, rows)
+
+
 def precision_errors(measured: dict[str, Any]) -> TextTable:
     """What `metadr bench precision` measured: a row for each stop."""
     names = list(dict.fromkeys(row["precision"] for row in measured["rows"]))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from metadr.core import Split
 from metadr.engine.learner import Learner
-from metadr.parts import EWC
+from metadr.parts import EWC, ewc
 
 
 def one_image_at_a_time(learner: Learner, split: Split) -> dict[str, Tensor]:
@@ -44,6 +44,11 @@ def fisher(learner: Learner, split: Split, **fields) -> dict[str, Tensor]:
     return part.fisher(split, learner._context(learner.recipe.method[0]))
 
 
+def images_at_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ewc, "IMAGES_AT_ONCE", count)
+    monkeypatch.setattr(ewc, "PIXELS_AT_ONCE", 0)
+
+
 def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], rtol: float) -> None:
     assert set(ours) == set(theirs)
     for name, value in ours.items():
@@ -52,11 +57,12 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], rtol: float
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["64", "32"])
-def test_fisher_equals_a_plain_loop_at_any_batch_size(dtype, rtol, toy):
+def test_fisher_equals_a_plain_loop_at_any_batch_size(dtype, rtol, toy, monkeypatch):
     learner, split = trained(toy, EWC(), dtype), toy.domains[0].train.first(13)
     expected = one_image_at_a_time(learner, split)
-    for fisher_batch in (1, 5, 32):
-        ours = fisher(learner, split, fisher_batch=fisher_batch)
+    for at_once in (1, 5, 32):
+        images_at_once(at_once, monkeypatch)
+        ours = fisher(learner, split)
         assert all(value.dtype == dtype for value in ours.values())
         assert_close(ours, expected, rtol)
     assert set(expected) == set(learner.network.params)  # batch norm's weights are in, its buffers are not
@@ -109,10 +115,10 @@ def test_sampled_labels_give_the_fisher_of_the_model(classification):
     expected = {"1.weight": torch.einsum("nk,nj->kj", spread, x**2) / 4, "1.bias": spread.mean(0)}
 
     many = Split(images.repeat(1500, 1, 1, 1), torch.zeros(6000, dtype=torch.int64))
-    ours = fisher(learner, many, fisher_labels="sampled", fisher_batch=1500)
+    ours = fisher(learner, many, fisher_labels="sampled")
     for name, value in expected.items():
         assert (ours[name] - value).norm() / value.norm() < 0.03
-    true = fisher(learner, many, fisher_batch=1500)
+    true = fisher(learner, many)
     assert (true["1.bias"] - expected["1.bias"]).norm() / expected["1.bias"].norm() > 0.1
 
 
@@ -140,7 +146,8 @@ def test_sampled_labels_on_masks_equal_the_loop_over_the_labels_drawn(segmentati
         return drawn[-1]
 
     monkeypatch.setattr(EWC, "_sampled_labels", sampled)
-    ours = fisher(learner, split, fisher_labels="sampled", fisher_batch=4)
+    images_at_once(4, monkeypatch)
+    ours = fisher(learner, split, fisher_labels="sampled")
     labels = torch.cat(drawn)
     assert torch.equal(labels == 255, split.y == 255)
     assert (labels != split.y).any()

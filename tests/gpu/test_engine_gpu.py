@@ -25,7 +25,7 @@ from metadr.engine.capture import Captured
 from metadr.engine.ground import Ground, prepare_process
 from metadr.engine.learner import Learner
 from metadr.errors import UserError
-from metadr.parts import L2, MetaDR, Randomize, Replay, parse_method
+from metadr.parts import EWC, L2, MetaDR, Randomize, Replay, parse_method
 from metadr.run import advance, run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, sweep
@@ -88,6 +88,19 @@ def captures(monkeypatch) -> list[Captured]:
 
     monkeypatch.setattr(learner_module, "Captured", Counted)
     return made
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_the_fisher_on_a_gpu_is_that_of_a_cpu_and_the_same_each_time(precision, classification):
+    """In full precision, whatever the run's."""
+    images, fishers = classification.domains[0].train, []
+    for device in ("cpu", "cuda", "cuda"):
+        learner = classification.learner(EWC(), device=device, precision="fp32" if device == "cpu" else precision)
+        with held(classification, precision=precision):
+            fishers.append(EWC().fisher(images.to(device), learner._context(learner.recipe.method[0])))
+    for name, value in fishers[0].items():
+        torch.testing.assert_close(fishers[1][name].cpu(), value, rtol=1e-4, atol=1e-6 * float(value.max()))
+        assert torch.equal(fishers[1][name], fishers[2][name])
 
 
 # Recorded steps.

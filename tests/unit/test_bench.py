@@ -10,6 +10,7 @@ import torch
 
 from metadr import listing, models
 from metadr.bench import work
+from metadr.bench.fisher import bench_fisher
 from metadr.bench.peers import Eager, Higher, peers_of
 from metadr.bench.precision import bench_precision
 from metadr.bench.step import bench_step
@@ -172,6 +173,16 @@ def test_noise_is_no_more_than_half_a_gib_holds(monkeypatch):
     masked = noise(Task(4, "miou"), (40, 20), 2, None, CPU)
     assert (masked.x.shape, masked.y.shape, masked.y.dtype) == ((5, 3, 20, 40), (5, 20, 40), torch.uint8)
     assert noise(Task(4, "miou"), (40, 20), 8, None, CPU).num_images == 8
+
+
+def test_fisher_is_the_same_by_torch_func():
+    measured = bench_fisher(model="tiny_resnet", size=16, images=40, repeats=2, device="cpu")
+    ours, theirs = measured["rows"]
+    assert (ours["contender"], theirs["contender"]) == ("metadr", "torch.func")
+    assert (ours["off"], ours["ratio"]) == (0, 1)
+    assert 0 < theirs["off"] < 1e-4
+    assert theirs["ratio"] == pytest.approx(theirs["ms"] / ours["ms"])
+    assert theirs["ms_an_image"] == pytest.approx(theirs["ms"] / 40)
 
 
 def test_sweep_counts_every_run():

@@ -122,6 +122,19 @@ def test_conv2d_leaves_out_what_only_meets_padding(size, kernel, stride, padding
     assert taps == [kept]
 
 
+def test_patches_are_what_a_product_with_the_weight_needs():
+    """Of all taps, and of those that are reached."""
+    for index, rows in enumerate(GRID):
+        columns = GRID[(7 * index + 3) % len(GRID)]
+        size, kernel, stride, padding, dilation = zip(rows, columns, strict=True)
+        x, weight = torch.randn(2, 3, *size, dtype=torch.float64), torch.randn(4, 3, *kernel, dtype=torch.float64)
+        wanted = F.conv2d(x, weight, None, stride, padding, dilation).flatten(2)
+        for given in (weight, kernels.reach(size, kernel, stride, padding, dilation).of(weight)):
+            taps = (given.shape[2], given.shape[3])
+            patches = kernels.patches(x, taps, stride, padding, dilation, taps=kernel)
+            assert_close([given.flatten(1) @ patches], [wanted])
+
+
 def test_taps_that_are_left_out_have_a_gradient_of_zero():
     weight = double(4, 3, 3, 3)
     kernels.conv2d(double(2, 3, 1, 1), weight, None, (1, 1), (1, 1), (1, 1), 1).square().sum().backward()

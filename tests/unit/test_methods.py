@@ -459,6 +459,21 @@ def test_pull_is_the_plain_sum_over_past_domains(kind, anchors, toy, monkeypatch
         torch.testing.assert_close(mine, reference, rtol=1e-8, atol=1e-12)
 
 
+def test_pull_of_a_row_has_the_bits_of_a_pull_of_each_tensor(toy):
+    part = EWC(strength=1.0)
+    learner = toy.on_second_domain(toy.learner(part), num_steps=3)
+    learner.steps(2)
+    ctx, raw = learner._context(part), toy.domains[0].train.sample(2, torch.Generator())
+    params = list(ctx.params.values())
+    ours = torch.autograd.grad(part.penalty(raw, raw, ctx), params)
+    each = [
+        0.5 * (ctx.state[f"weight.{name}"] * (value - ctx.state[f"mean.{name}"]).square()).sum()
+        for name, value in ctx.params.items()
+    ]
+    assert any(value.any() for value in ours)
+    assert all(map(torch.equal, ours, torch.autograd.grad(sum(each), params)))
+
+
 @pytest.mark.parametrize("kind", [L2, EWC])
 def test_pull_begins_at_zero_and_enters_the_loss(kind, toy):
     learner = toy.on_second_domain(toy.learner(kind(strength=5.0)), num_steps=3)

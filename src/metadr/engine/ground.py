@@ -72,6 +72,21 @@ class Ground:
             _set(before)
 
 
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products and convolutions on a GPU in float32, within a run of any precision."""
+    if device.type != "cuda":
+        yield
+        return
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+    before = [(owner, "fp32_precision", owner.fp32_precision) for owner in switches]
+    try:
+        _set([(owner, "fp32_precision", "ieee") for owner in switches])
+        yield
+    finally:
+        _set(before)
+
+
 def _refusal(error: RuntimeError) -> UserError | None:
     """Torch's refusal of an operation that may give other bits each time, as a sentence with a way out."""
     if "CUBLAS_WORKSPACE_CONFIG" in str(error):

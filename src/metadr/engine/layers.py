@@ -85,7 +85,7 @@ def trimmed(module: nn.Module, *, products: bool) -> Iterator[None]:
 
     With `products`, small ones are matrix products where that is faster; torch.func knows nothing of these.
     """
-    with computing(list(_convolutions(module).values()), functools.partial(_convolve, products=products)):
+    with computing(list(convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
 
 
@@ -95,11 +95,11 @@ def reached(module: nn.Module, images: Iterable[Tensor]) -> dict[str, kernels.Re
 
     The other weights meet nothing but padding: they change no output, and no gradient changes them.
     """
-    convs = _convolutions(module)
+    convs = convolutions(module)
     seen: dict[nn.Conv2d, set[kernels.Reach]] = {layer: set() for layer in convs.values()}
 
     def note(layer: nn.Conv2d, x: Tensor) -> Tensor:
-        seen[layer].add(kernels.reach((x.shape[2], x.shape[3]), *_taps(layer)))
+        seen[layer].add(kernels.reach((x.shape[2], x.shape[3]), *taps_of(layer)))
         return _convolve(layer, x, products=False)
 
     module.eval()
@@ -115,7 +115,7 @@ def reached(module: nn.Module, images: Iterable[Tensor]) -> dict[str, kernels.Re
     }
 
 
-def _convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
+def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
     return {
         path: layer
         for path, layer in module.named_modules()
@@ -124,12 +124,12 @@ def _convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
 
 
 def _convolve(layer: nn.Conv2d, x: Tensor, *, products: bool) -> Tensor:
-    taps, stride, padding, dilation = _taps(layer)
+    taps, stride, padding, dilation = taps_of(layer)
     where = (stride, padding, dilation, layer.groups)
     return kernels.conv2d(x, layer.weight, layer.bias, *where, taps=taps, products=products)
 
 
-def _taps(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
+def taps_of(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
     pairs = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     return cast(tuple[Pair, Pair, Pair, Pair], pairs)
 

@@ -13,6 +13,7 @@ from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
+from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
 
 
@@ -241,6 +242,7 @@ class Learner:
             params=self.network.params,
             logits=self.network.logits,
             loss=self.network.loss,
+            squared_gradients=partial(squared_gradients, self.network),
             draw=draw,
             view=view,
             memory=self.memory,

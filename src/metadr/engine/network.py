@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr.core import Batch, Params, Task
@@ -103,6 +103,15 @@ class Network:
     def loss(self, batch: Batch, params: Params | None = None, *, role: Role) -> Tensor:
         logits = self.logits(batch.x, params, role=role)
         return self.task.loss(logits, batch.y.to(logits.device), self._loss)
+
+    def slopes(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The derivative of every image's own loss by its logits."""
+
+        def loss_of_one(logits: Tensor, y: Tensor) -> Tensor:
+            return self.task.loss(logits[None], y[None], self._loss)
+
+        slopes: Tensor = vmap(grad(loss_of_one))(logits, y.to(logits.device))
+        return slopes
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -1,6 +1,6 @@
 """Layers that compute what torch's do with less work. Each is exact; only the order of additions differs."""
 
 from metadr.kernels.batch_norm import batch_norm
-from metadr.kernels.conv import Reach, conv2d, reach
+from metadr.kernels.conv import Reach, conv2d, patches, reach
 
-__all__ = ["Reach", "batch_norm", "conv2d", "reach"]
+__all__ = ["Reach", "batch_norm", "conv2d", "patches", "reach"]

@@ -59,6 +59,28 @@ def conv2d(
     return F.conv2d(x, weight, bias, stride, reached.padding, dilation, groups)
 
 
+def patches(x: Tensor, given: Pair, stride: Pair, padding: Pair, dilation: Pair, *, taps: Pair | None = None) -> Tensor:
+    """What the taps of a kernel meet at each place of the output: (image, (channel, tap), place).
+
+    Args:
+        x: images.
+        given: taps of the weight: all of the kernel's, or those that are reached.
+        stride, padding, dilation: of the convolution.
+        taps: of the whole kernel, where the weight is what is reached of it.
+    """
+    size = (x.shape[2], x.shape[3])
+    reached = reach(size, taps or given, stride, padding, dilation)
+    left = reached.padding if given == reached.taps else padding
+    geometry = Geometry(size, given, stride, left, dilation)
+    if geometry.is_all_there_is:
+        return x.flatten(2)
+    padded = F.pad(x, (left[1], left[1], left[0], left[0])) if any(left) else x
+    image, channel, row, column = padded.stride()
+    steps = (dilation[0] * row, dilation[1] * column, stride[0] * row, stride[1] * column)
+    seen = padded.as_strided((*x.shape[:2], *given, *geometry.out), (image, channel, *steps))
+    return seen.reshape(len(x), -1, geometry.out[0] * geometry.out[1])
+
+
 @functools.cache
 def _useful(size: int, taps: int, stride: int, padding: int, dilation: int) -> tuple[int, int, int]:
     """The taps that meet the image, as a range, and the padding that is left; all where what is left is uneven."""

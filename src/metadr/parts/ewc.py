@@ -1,15 +1,18 @@
 """Elastic weight consolidation (EWC): L2 weighted by how much each parameter mattered."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from metadr.core import Batch, Context, Domain, Params, Part, Split
 from metadr.parts.quadratic import merge, pull
 from metadr.settings import setting
+
+# Images in a pass of the Fisher: few passes where images are small, and not too many images where they are large.
+IMAGES_AT_ONCE, PIXELS_AT_ONCE = 32, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,12 @@ class EWC(Part):
     """
 
     name: ClassVar[str] = "ewc"
+    revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 
     strength: float = setting(1.0, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain or the last one only")
     fisher_labels: Literal["true", "sampled"] = setting("true", "labels of the data, or drawn from the model")
     fisher_images: int | None = setting(None, "images that the Fisher is averaged over; none means all", low=1)
-    fisher_batch: int = setting(32, "per-image gradients held at once; changes memory, speed and rounding", low=1)
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         return self.strength and self.strength * pull(ctx.params, ctx.state)
@@ -43,21 +46,15 @@ class EWC(Part):
         Squaring the gradient of a batch's mean loss instead would give about 1/B of it, and another number for
         every batch size.
         """
-        params = {name: value.detach() for name, value in ctx.params.items()}
-
-        def loss_of_one(params: Params, x: Tensor, y: Tensor) -> Tensor:
-            return ctx.loss(Batch(x[None], y[None]), params, role="fisher")
-
-        gradients = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
-        totals = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in params.items()}
         images = split.first(self.fisher_images)
-        for start in range(0, images.num_images, self.fisher_batch):
-            x, y = (part[start : start + self.fisher_batch].to(ctx.rng.device) for part in images)
-            if self.fisher_labels == "sampled":
-                y = self._sampled_labels(x, y, ctx)
-            for name, gradient in gradients(params, x, y).items():
-                totals[name] += gradient.double().square().sum(0)
-        return {name: (total / images.num_images).to(params[name].dtype) for name, total in totals.items()}
+        total = ctx.squared_gradients(self._batches(images, ctx))
+        return {name: (total[name] / images.num_images).to(value.dtype) for name, value in ctx.params.items()}
+
+    def _batches(self, images: Split, ctx: Context) -> Iterator[Batch]:
+        at_once = max(IMAGES_AT_ONCE, PIXELS_AT_ONCE // images.x[0, 0].numel())
+        for start in range(0, images.num_images, at_once):
+            x, y = (part[start : start + at_once].to(ctx.rng.device) for part in images)
+            yield Batch(x, self._sampled_labels(x, y, ctx) if self.fisher_labels == "sampled" else y)
 
     def _sampled_labels(self, x: Tensor, y: Tensor, ctx: Context) -> Tensor:
         with torch.no_grad():

@@ -1,6 +1,5 @@
 """Meta-DR: learn to be resilient to a gradient step on an auxiliary meta-domain."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from metadr.core import Batch, Context, Params
 from metadr.parts.randomize import Transforming
+from metadr.parts.row import row
 from metadr.settings import setting
 
 
@@ -60,14 +60,8 @@ class MetaDR(Transforming):
             grads = torch.autograd.grad(
                 loss, list(fast.values()), create_graph=not self.first_order, materialize_grads=True
             )
-            # All weights as one row: a few operations instead of some for every layer.
-            moved = _row(fast.values()) - self.inner_lr * _row(grads)
-            rows = moved.split([value.numel() for value in fast.values()])  # type: ignore[no-untyped-call]
-            fast = {
-                name: row.view_as(value).to(value.dtype) for (name, value), row in zip(fast.items(), rows, strict=True)
-            }
+            moved = row(fast.values()) - self.inner_lr * row(grads)
+            sizes = [value.numel() for value in fast.values()]
+            after = zip(fast.items(), moved.split(sizes), strict=True)  # type: ignore[no-untyped-call]
+            fast = {name: new.view_as(old).to(old.dtype) for (name, old), new in after}
         return fast
-
-
-def _row(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from metadr.core import Params
+from metadr.parts.row import row
 
 
 def pull(params: Params, state: Mapping[str, Tensor]) -> Tensor | float:
     """sum over past domains of F_k/2 (theta - theta_k)^2; 0.0 before the first."""
     if not state:
         return 0.0
-    total = state["constant"].to(next(iter(params.values())).dtype)
-    for name, value in params.items():
-        total = total + 0.5 * (state[f"weight.{name}"] * (value - state[f"mean.{name}"]).square()).sum()
-    return total
+    weight, mean = (row(state[f"{kind}.{name}"] for name in params) for kind in ("weight", "mean"))
+    return state["constant"].to(weight.dtype) + 0.5 * (weight * (row(params.values()) - mean).square()).sum()
 
 
 def merge(state: Mapping[str, Tensor], params: Params, importance: Params) -> dict[str, Tensor]:
