@@ -53,6 +53,8 @@ def _answers(network: Network, split: Split, batch_size: int | None = None) -> I
 
 
 def _batch_size(network: Network, split: Split) -> int:
+    if network.tested_in:
+        return network.tested_in
     pixels = split.x[0, 0].numel()
     if network.task.on_masks:
         return max(1, min(MASK_BATCH, MASK_PIXELS // pixels))

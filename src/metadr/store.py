@@ -40,6 +40,7 @@ LATER_FIELDS = (
     ("stream", False),
     ("mirror", False),
     ("loss", "cross_entropy"),
+    ("tested_by", "running"),
     ("recompute", False),
 )
 # How a run computes, which is no part of what it is compared for.

@@ -1,5 +1,7 @@
 """Scores and summaries against hand-made matrices, plain loops and scikit-learn."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -180,6 +182,22 @@ def test_testing_uses_and_keeps_running_statistics(toy, toys):
     kept = split.y != 255
     assert int(whole.diagonal().sum()) == int((expected[kept] == split.y[kept]).sum())
     toys.assert_same_bits(learner.state(), before)
+
+
+def test_testing_by_the_batch_s_own_statistics(toy, toys):
+    """As a network in training mode says of six images at a time, and nothing moves."""
+    learner = toy.learner(tested_by="batch", batch_size=6)
+    toy.play(learner, num_domains=1, num_steps=5)
+    before = toys.clone_state(learner)
+    split = toy.domains[1].test
+    counts = confusion(learner.network, split)
+    toys.assert_same_bits(learner.state(), before)
+    module = copy.deepcopy(learner.network.module).train()
+    said = [module(images / 255) for images in split.x.split(6)]
+    wanted = sum(learner.task.confusion(each, y) for each, y in zip(said, split.y.split(6), strict=True))
+    assert torch.equal(counts, wanted)
+    torch.testing.assert_close(learner.network.logits(split.x[:6]), said[0])
+    assert not torch.allclose(module.eval()(split.x[:6] / 255), said[0], atol=1e-3)
 
 
 # Losses.

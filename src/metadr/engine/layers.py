@@ -49,9 +49,10 @@ class BatchNorms:
 
     @contextmanager
     def tracking(self, tracked: bool) -> Iterator[None]:
-        """Let a training pass write its statistics, or leave them out; it counts no batches in either case."""
+        """Normalise by the batch in a pass, and write its statistics or leave them out; batches are not counted."""
         for layer in self._layers:
             layer.track_running_stats, layer.num_batches_tracked = tracked, None
+            layer.train()  # in a test too
         try:
             with computing(self._plain, _normalise):
                 yield

@@ -51,6 +51,7 @@ class Learner:
             precision=training.precision,
             sizes=sizes,
             loss=training.loss,
+            tested_in=training.batch_size if training.tested_by == "batch" else None,
             recompute=training.recompute,
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))

@@ -38,6 +38,7 @@ class Network:
         sizes: Collection[tuple[int, int]] = (),
         loss: Loss = "cross_entropy",
         recompute: bool = False,
+        tested_in: int | None = None,
     ) -> None:
         """
         Args:
@@ -49,9 +50,11 @@ class Network:
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
             loss: what `loss` is of a batch.
             recompute: whether training passes compute activations again instead of keeping them.
+            tested_in: test in batches of so many images, with their own statistics; none: with the running ones.
         """
         self.module = module
         self.task = task
+        self.tested_in = tested_in
         self._loss = loss
         self.moving = statistics_passes(batch_norm)
         named = dict(module.named_parameters())
@@ -89,6 +92,9 @@ class Network:
         params = {**self._frozen, **(self.params if params is None else params)}
         if role is None or role == "fisher":
             self.module.eval()
+            if role is None and self.tested_in:
+                with self._norms.tracking(False), self._computing(role, half=self._half):
+                    return self._call(params, self._others, inputs)
             # The Fisher is always in full precision: it squares gradients, one image at a time.
             with self._computing(role, half=self._half and role is None):
                 return self._call(params, self.buffers, inputs)

@@ -53,6 +53,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
     "calibration3": calibration.one_term,
     "calibration4": calibration.from_mnist,
+    "calibration4n": calibration.with_seeds,
     "precision": precision.table,
     "strengths": strengths.table,
     "suspects": suspects.table,
