@@ -28,7 +28,7 @@ from metadr.files import write_file
 from metadr.synthetic.fonts import FontSet, find
 from metadr.synthetic.syn_drawing import SIDE, Colour, Plan, draw
 
-REVISION: int = 2
+REVISION: int = 3
 """Part of the fingerprint of the data: raise it when any pixel or label changes."""
 
 Split = Literal["train", "test"]
@@ -54,6 +54,8 @@ class Ranges(NamedTuple):
     stretch: Range  # of the number's width
     shift: float  # of the centre digit from the middle, at most, pixels along each axis
     degrees: float  # of rotation, at most, either way
+    slant: float  # of upright strokes, at most, either way: how far they lean to the side on a pixel of height
+    weight: Range  # by how much strokes are grown on either side, or worn off, as a part of the font's own width
     gap: Range  # between neighbouring digits, as a part of the height
     grey: Range  # of each colour, the level of 0 to 255 that its channels lie around
     tint: float  # of a channel from that level, at most, either way
@@ -70,6 +72,8 @@ RANGES: dict[Variant, Ranges] = {
         stretch=(0.9, 1.1),
         shift=1,
         degrees=5,
+        slant=0.1,
+        weight=(-0.05, 0.1),
         gap=(0.1, 0.25),
         grey=(0, 255),
         tint=40,
@@ -80,10 +84,12 @@ RANGES: dict[Variant, Ranges] = {
     ),
     "standard": Ranges(
         digits=(0.3, 0.35, 0.35),
-        height=(20, 28),
-        stretch=(0.8, 1.2),
-        shift=2.5,
-        degrees=15,
+        height=(17, 28),
+        stretch=(0.6, 1.4),
+        shift=3,
+        degrees=20,
+        slant=0.35,
+        weight=(-0.25, 0.45),
         gap=(0.03, 0.2),
         grey=(0, 240),
         tint=40,
@@ -95,9 +101,11 @@ RANGES: dict[Variant, Ranges] = {
     "hard": Ranges(
         digits=(0.1, 0.35, 0.55),
         height=(17, 30),
-        stretch=(0.7, 1.35),
+        stretch=(0.5, 1.5),
         shift=3.5,
-        degrees=30,
+        degrees=25,
+        slant=0.4,
+        weight=(-0.25, 0.5),
         gap=(-0.02, 0.12),
         grey=(20, 235),
         tint=120,
@@ -215,7 +223,7 @@ def plan(label: int, random: Random, ranges: Ranges, num_fonts: int) -> Plan:
     Only `random.random` is used, which does least to the bits of the generator: numpy promises those for all versions,
     but not what its other methods make of them.
     """
-    u: Iterator[float] = iter(random.random(14).tolist())
+    u: Iterator[float] = iter(random.random(16).tolist())
 
     def within(low: float, high: float) -> float:
         return low + (high - low) * next(u)
@@ -227,6 +235,7 @@ def plan(label: int, random: Random, ranges: Ranges, num_fonts: int) -> Plan:
     height, stretch = within(*ranges.height), within(*ranges.stretch)
     shift = within(-ranges.shift, ranges.shift), within(-ranges.shift, ranges.shift)
     degrees, gap = within(-ranges.degrees, ranges.degrees), within(*ranges.gap)
+    slant, weight = within(-ranges.slant, ranges.slant), within(*ranges.weight)
     outlined, outline, blur = next(u) < ranges.outlined, within(*ranges.outline), within(*ranges.blur)
     ground, ink = _colours_apart(random, ranges)
     return Plan(
@@ -238,6 +247,8 @@ def plan(label: int, random: Random, ranges: Ranges, num_fonts: int) -> Plan:
         stretch=stretch,
         shift=shift,
         degrees=degrees,
+        slant=slant,
+        weight=weight,
         gap=gap,
         ground=ground,
         ink=ink,

@@ -4,7 +4,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps, ImageStat
 
 Colour = tuple[int, int, int]
 
@@ -25,6 +25,8 @@ class Plan(NamedTuple):
     stretch: float
     shift: tuple[float, float]
     degrees: float
+    slant: float
+    weight: float
     gap: float
     ground: Colour
     ink: Colour
@@ -38,10 +40,11 @@ def draw(plan: Plan, paths: tuple[str, ...]) -> Image.Image:
     font = paths[plan.font]
     row = _row(font, plan)
     canvas = Image.new("RGB", (SIDE, SIDE), plan.ground)
+    weight = int(plan.weight * _thickness(font))  # towards none: a thin stroke would be worn away
     if plan.rim is not None:
-        stroke = max(1, round(plan.outline * row.scale))
+        stroke = weight + max(1, round(plan.outline * row.scale))
         canvas.paste(plan.rim, mask=_view(_set(font, row, stroke), row, plan))
-    canvas.paste(plan.ink, mask=_view(_set(font, row, 0), row, plan))
+    canvas.paste(plan.ink, mask=_view(_set(font, row, weight), row, plan))
     return canvas.filter(ImageFilter.GaussianBlur(plan.blur))
 
 
@@ -78,6 +81,19 @@ def _glyph(path: str, digit: int, stroke: int) -> _Glyph:
     return _Glyph(canvas.crop(box), left - pen[0], top - pen[1], right - pen[0], bottom - pen[1])
 
 
+@cache
+def _thickness(path: str) -> float:
+    """How wide a font's strokes are, in pixels: twice its ink to what a pixel less on every side takes away."""
+    masks = [_glyph(path, digit, 0).mask for digit in range(10)]
+    framed = [ImageOps.expand(mask, 1) for mask in masks]
+    ink, left = (sum(ImageStat.Stat(mask).sum[0] for mask in each) for each in (framed, map(_worn, framed)))
+    return 2 * ink / (ink - left)
+
+
+def _worn(mask: Image.Image, pixels: int = 1) -> Image.Image:
+    return mask.filter(ImageFilter.MinFilter(2 * pixels + 1))
+
+
 class _Row(NamedTuple):
     """Digits and the place of each one's pen, all on one baseline."""
 
@@ -102,12 +118,12 @@ def _row(font: str, plan: Plan) -> _Row:
 
 
 def _set(font: str, row: _Row, stroke: int) -> Image.Image:
-    """Print a row: 255 where there is ink."""
+    """Print a row: 255 where there is ink, which is grown by `stroke` pixels on every side, or worn off by as many."""
     mask = Image.new("L", ROW)
     for digit, pen in row.digits:
-        glyph = _glyph(font, digit, stroke)
+        glyph = _glyph(font, digit, max(stroke, 0))
         mask.paste(255, (pen + glyph.left, row.baseline + glyph.top), glyph.mask)
-    return mask
+    return _worn(mask, -stroke) if stroke < 0 else mask
 
 
 def _view(printed: Image.Image, row: _Row, plan: Plan) -> Image.Image:
@@ -116,6 +132,7 @@ def _view(printed: Image.Image, row: _Row, plan: Plan) -> Image.Image:
     across = down / plan.stretch
     a, b = across * math.cos(angle), -across * math.sin(angle)
     d, e = down * math.sin(angle), down * math.cos(angle)
+    a, b = a + plan.slant * d, b + plan.slant * e
     x, y = (DETAIL * (SIDE / 2 + shift) for shift in plan.shift)
     affine = (a, b, row.middle[0] - a * x - b * y, d, e, row.middle[1] - d * x - e * y)
     large = (DETAIL * SIDE, DETAIL * SIDE)
