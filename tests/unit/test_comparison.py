@@ -132,22 +132,43 @@ def test_other_recipes_and_copies_do_not_enter(table3: Table) -> None:
     assert len(made.records) == 1
 
 
-def test_runs_in_another_precision_enter_where_there_are_none_of_the_table_s_own(table3: Table) -> None:
+def fast(record: Record, precision: str = "tf32") -> Record:
+    record.identity["training"]["precision"] = precision
+    return record
+
+
+def test_runs_in_another_precision_enter_where_there_are_more_of_them(table3: Table) -> None:
     naive, *_, both = table3.recipes
-    table, fast = table3.with_seeds(1), [finished(naive, value=50.0), finished(both, value=60.0)]
-    for record in fast:
-        record.identity["training"]["precision"] = "tf32"
-    made = compare(table, [*fast, finished(naive, value=70.0)])
-    assert made.cells["neither", "MNIST"].values == (70.0,)
-    assert made.cells["recall and adapt", "MNIST"].values == (60.0,)
-    assert made.notes == [*table.notes, "Computed with precision=tf32."]
-    assert compare(table, [finished(naive), finished(both)]).notes == list(table.notes)
+    table = table3.with_seeds(2)
+    own = [finished(naive, seed, 70.0) for seed in (0, 1)]
+    made = compare(
+        table, [fast(finished(naive, 0, 50.0)), *own, *(fast(finished(both, seed, 60.0)) for seed in (0, 1))]
+    )
+    assert made.cells["neither", "MNIST"].values == (70.0, 70.0)
+    assert made.cells["recall and adapt", "MNIST"].values == (60.0, 60.0)
+    assert made.notes == [*table.notes, "Computed with precision=tf32: recall and adapt."]
+    mixed = compare(table, [finished(naive, 0, 70.0), *(fast(finished(naive, seed, 50.0)) for seed in (0, 1))])
+    assert mixed.cells["neither", "MNIST"].values == (50.0, 50.0)  # none of another precision beside them
+    assert mixed.notes == [*table.notes, "Computed with precision=tf32."]
+    assert compare(table, own).notes == list(table.notes)
+
+
+def test_of_published_runs_those_of_the_first_file_say_which_data_are_meant(table3: Table) -> None:
+    naive = table3.recipes[0]
+    runs = [finished(naive, 0, 50.0, data="digits 2"), finished(naive, 0, 70.0), finished(naive, 1, 70.0)]
+    made = compare(table3.with_seeds(1), runs, published=True)
+    assert made.cells["neither", "MNIST"].values == (50.0,)
 
 
 def test_a_table_of_precisions_keeps_them_apart() -> None:
     table = get_table("precision").with_seeds(1)
     made = compare(table, [finished(recipe) for recipe in table.recipes[1:]])
     assert [made.cells[row, "MNIST"].ours for row in ("fp32", "tf32", "bf16")] == [MISSING, "90.0 (1)", "90.0 (1)"]
+    free = finished(table.recipes[0])
+    free.identity["training"]["deterministic"] = False
+    made = compare(table, [free])
+    assert [made.cells[row, "MNIST"].ours for row in ("fp32", "tf32", "bf16")] == ["90.0 (1)", MISSING, MISSING]
+    assert made.notes[-1] == "Computed with deterministic=False."
 
 
 def test_a_revision_that_is_gone_enters_only_where_it_was_published(table3: Table) -> None:

@@ -140,47 +140,52 @@ def _columns(name: str, row: Row, recipe: Recipe) -> dict[str, str]:
 
 
 def _matching(table: Table, records: Sequence[Record], published: bool) -> tuple[Runs, list[str]]:
-    """The runs of a table among all records, by recipe and seed; where there are none in its precision, in another."""
-    named = {_key(description(recipe), published) for recipe in table.recipes}
+    """The runs of a table among all records, by recipe and seed.
+
+    Those of a recipe are all of one arithmetic: the table's own, or another of which there are more.
+    """
+    # What the table itself compares is no side issue in it.
+    compared = {name for name in ARITHMETIC if len({getattr(training_of(each), name) for each in table.recipes}) > 1}
+    free = tuple(name for name in ARITHMETIC if name not in compared)
     by_key: dict[str, list[Record]] = {}
     for record in records:
-        key = _key(record.identity, published)
-        by_key.setdefault(key if key in named else _key(record.identity, published, arithmetic=False), []).append(
-            record
-        )
+        by_key.setdefault(_key(record.identity, published, free), []).append(record)
+    found = {recipe: by_key.get(_key(description(recipe), published, free), []) for recipe in table.recipes}
+    data = _data(found, published)
     runs: Runs = {}
-    found = {
-        recipe: [
-            *by_key.get(_key(description(recipe), published), []),
-            *by_key.get(_key(description(recipe), published, arithmetic=False), []),
-        ]
-        for recipe in table.recipes
-    }
-    data = _data(found)
     for recipe, those in found.items():
-        wanted, meant = table.seeds_of[recipe], data[_read(recipe)]
-        kept = sorted((each for each in those if each.identity["data"] in meant), key=lambda each: each.seed)
-        for record in kept:
-            if record.seed in wanted:
-                runs.setdefault(recipe, {}).setdefault(record.seed, record)  # a copy is no second measurement
-    return runs, [*_otherwise(runs), *(_older(runs) if published else [])]
+        by_arithmetic: dict[str, dict[int, Record]] = {_arithmetic(description(recipe)): {}}  # the table's own first
+        for record in those:
+            if record.seed in table.seeds_of[recipe] and record.identity["data"] in data[_read(recipe)]:
+                seeds = by_arithmetic.setdefault(_arithmetic(record.identity), {})
+                seeds.setdefault(record.seed, record)  # a copy is no second measurement
+        most = max(by_arithmetic.values(), key=len)
+        if most:
+            runs[recipe] = dict(sorted(most.items()))
+    return runs, [*_otherwise(table, runs), *(_older(runs) if published else [])]
 
 
-def _data(found: dict[Recipe, list[Record]]) -> dict[tuple[Any, ...], set[str]]:
-    """The data that runs are of, by what they read. Where there are several, those that are here decide."""
+def _data(found: dict[Recipe, list[Record]], published: bool) -> dict[tuple[Any, ...], set[str]]:
+    """The data that runs are of, by what they read.
+
+    Where there are several, those of the first run that was published decide, which is of the table's own file; of
+    other runs those that are here.
+    """
     kept = {}
     for read in {_read(recipe) for recipe in found}:
         of_these = {recipe: those for recipe, those in found.items() if _read(recipe) == read}
-        kinds = {record.identity["data"] for those in of_these.values() for record in those}
-        if len(kinds) > 1:
+        kinds = dict.fromkeys(record.identity["data"] for those in of_these.values() for record in those)
+        if len(kinds) > 1 and published:
+            kinds = dict.fromkeys(list(kinds)[:1])
+        elif len(kinds) > 1:
             try:
-                kinds = {content_of(next(iter(of_these)))}
+                kinds = {content_of(next(iter(of_these))): None}
             except UserError as error:
                 raise UserError(
                     f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
                     f"is meant cannot be told, because the data are not here. Give a folder with runs of one. ({error})"
                 ) from None
-        kept[read] = kinds
+        kept[read] = set(kinds)
     return kept
 
 
@@ -191,26 +196,38 @@ def _read(recipe: Recipe) -> tuple[Any, ...]:
     return *sorted(recipe.domains), recipe.data, *weights
 
 
-def _key(identity: dict[str, Any], published: bool, *, arithmetic: bool = True) -> str:
-    """What decides a result, but for data and seed; without revisions where the runs were published."""
+def _key(identity: dict[str, Any], published: bool, free: Sequence[str]) -> str:
+    """What decides a result, but for data and seed, and what is free; without revisions where runs were published."""
     content = {name: value for name, value in identity.items() if name not in ("data", "seed")}
-    if not arithmetic:
-        training = whole_training(identity)
-        content["training"] = {name: value for name, value in training.items() if name not in ARITHMETIC}
+    content["training"] = {name: value for name, value in whole_training(identity).items() if name not in free}
     text = json.dumps(content, sort_keys=True)
     return re.sub(r'"revision": \d+|(?<=@)\d+', "", text) if published else text
 
 
-def _otherwise(runs: Runs) -> list[str]:
+def _arithmetic(identity: dict[str, Any]) -> str:
+    """How a run was computed, in the words of --set."""
+    training = whole_training(identity)
+    return ", ".join(f"{name}={training[name]}" for name in ARITHMETIC)
+
+
+def _otherwise(table: Table, runs: Runs) -> list[str]:
     """Notes on runs that were not computed as the table has it."""
-    settings = {
-        f"{name}={value}"
+    rows: dict[str, list[str]] = {}
+    for recipe, seeds in runs.items():
+        usual = _arithmetic(description(recipe)).split(", ")
+        (made,) = {_arithmetic(record.identity) for record in seeds.values()}
+        if others := [each for each in made.split(", ") if each not in usual]:
+            titles = [row.title for row in table.rows if recipe in row.recipes]
+            rows.setdefault(", ".join(others), []).extend(titles)
+    whole = len(rows) == 1 and all(
+        _arithmetic(record.identity) != _arithmetic(description(recipe))
         for recipe, seeds in runs.items()
         for record in seeds.values()
-        for name, value in whole_training(record.identity).items()
-        if name in ARITHMETIC and value != getattr(training_of(recipe), name)
-    }
-    return [f"Computed with {', '.join(sorted(settings))}."] if settings else []
+    )
+    return [
+        f"Computed with {setting}{'' if whole else ': ' + ', '.join(dict.fromkeys(titles))}."
+        for setting, titles in rows.items()
+    ]
 
 
 def _older(runs: Runs) -> list[str]:
@@ -219,6 +236,6 @@ def _older(runs: Runs) -> list[str]:
         recipe.method_name
         for recipe, seeds in runs.items()
         for record in seeds.values()
-        if _key(record.identity, False, arithmetic=False) != _key(description(recipe), False, arithmetic=False)
+        if _key(record.identity, False, ARITHMETIC) != _key(description(recipe), False, ARITHMETIC)
     }
     return [f"Made with an earlier revision of the code: {', '.join(sorted(older))}."] if older else []
