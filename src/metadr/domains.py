@@ -58,7 +58,9 @@ def _place(recipe: Recipe, device: torch.device, read: Callable[[str], Domain]) 
     if stream != "auto":
         return host if stream else device
     new = [read(name) for name in recipe.domains if _key(recipe, name, device) not in _RESIDENTS]
-    return device if sum(map(_num_bytes, new)) <= SHARE * free_bytes(device) else host
+    # An oracle puts the images that it may see together anew at every domain, while it still has those before.
+    copies = 1 if recipe.access == "current" else 3
+    return device if copies * sum(map(_num_bytes, new)) <= SHARE * free_bytes(device) else host
 
 
 def free_bytes(device: torch.device) -> float:

@@ -35,6 +35,7 @@ class Lane(Generic[Job]):
         self.job, self.stages = job, stages
         self.stage = -1
         self.steps = 0  # taken so far, in all domains
+        self.told = 0.0  # when it last said so
 
     def turn(self) -> Happened[Job] | None:
         """Let it go on; none if there is nothing to tell of that."""
@@ -47,6 +48,7 @@ class Lane(Generic[Job]):
         if progress is None:
             return None
         self.stage, self.steps = progress.stage, progress.stage * progress.num_steps + progress.step
+        self.told = time.monotonic()
         return Happened(self.job, progress)
 
 
@@ -100,24 +102,33 @@ class _Width:
         self.now = 1 if lanes == "auto" else lanes
         self._device = device
         self._best = 0.0
+        self._together: float | None = None  # since when all lanes have been running
         self._window: tuple[object, int, int, float] | None = None  # first lane, its stage, its steps, the time
 
     def shrink(self, most: int) -> None:
         self.now, self._growing = most, False
 
     def look(self, running: "list[Lane[Job]]") -> None:
-        """Once a round: see whether the last doubling was worth it, and whether another would fit."""
+        """Once a round: see whether the last doubling was worth it, and whether another would fit.
+
+        Lanes say now and then how far they are: a window lasts from one such moment of the first lane to another.
+        """
         if not self._growing or len(running) < self.now or any(lane.stage < 0 for lane in running):
+            self._together = self._window = None
             return
-        first, clock = running[0], time.monotonic()
+        if self._together is None:
+            self._together = time.monotonic()
+        first = running[0]
+        if first.told <= self._together:
+            return
         if self._window is None or self._window[:2] != (first, first.stage):
-            self._window = (first, first.stage, first.steps, clock)
+            self._window = (first, first.stage, first.steps, first.told)
             return
-        elapsed = clock - self._window[3]
+        elapsed = first.told - self._window[3]
         if elapsed < WINDOW_SECONDS:
             return
         together = self.now * (first.steps - self._window[2]) / elapsed
-        self._window = None
+        self._together = self._window = None
         if together < WORTH * self._best:
             self.shrink(max(1, self.now // 2))
         elif self.now >= MOST or not self._room():

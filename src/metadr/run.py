@@ -136,7 +136,7 @@ def advance(
     """The same run as a generator that pauses every few steps, so that a caller can interleave several.
 
     It yields where it stands, or none where that is not known yet. Closed while it pauses, it leaves a checkpoint of
-    that moment.
+    that moment; while it is tested, of the domain's end, once that test is through; before it is trained, none.
     """
     check_recipe(recipe)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:

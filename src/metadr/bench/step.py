@@ -78,8 +78,8 @@ def bench_step(
     """Measure milliseconds a step and run, in turns.
 
     Args:
-        methods: naive, dr or meta-dr with the paper's settings.
-        benchmark: whose settings, labels or masks; none: those of the digits.
+        methods: naive, dr or meta-dr.
+        benchmark: whose settings, labels or masks; none: ten classes, and the parts' own settings.
         model: a network by name; none: the benchmark's.
         size: side of the images, which are noise, or WIDTHxHEIGHT; none: the benchmark's.
         batch: images in a batch; none: as many as the benchmark's.

@@ -81,10 +81,10 @@ def computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -
 
 
 @contextmanager
-def trimmed(module: nn.Module, *, products: bool) -> Iterator[None]:
+def trimmed(module: nn.Module, *, products: int) -> Iterator[None]:
     """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass.
 
-    With `products`, small ones are matrix products where that is faster; torch.func knows nothing of these.
+    Those whose patches have at most `products` values are matrix products; torch.func knows nothing of these.
     """
     with computing(list(convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
@@ -101,7 +101,7 @@ def reached(module: nn.Module, images: Iterable[Tensor]) -> dict[str, kernels.Re
 
     def note(layer: nn.Conv2d, x: Tensor) -> Tensor:
         seen[layer].add(kernels.reach((x.shape[2], x.shape[3]), *taps_of(layer)))
-        return _convolve(layer, x, products=False)
+        return _convolve(layer, x, products=0)
 
     module.eval()
     with computing(list(convs.values()), note):
@@ -124,7 +124,7 @@ def convolutions(module: nn.Module) -> dict[str, nn.Conv2d]:
     }
 
 
-def _convolve(layer: nn.Conv2d, x: Tensor, *, products: bool) -> Tensor:
+def _convolve(layer: nn.Conv2d, x: Tensor, *, products: int) -> Tensor:
     taps, stride, padding, dilation = taps_of(layer)
     where = (stride, padding, dilation, layer.groups)
     return kernels.conv2d(x, layer.weight, layer.bias, *where, taps=taps, products=products)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from metadr import kernels
 from metadr.core import Batch, Params, Task
 from metadr.engine.layers import BatchNorms, reached, trimmed
 from metadr.engine.recompute import Blocks
@@ -154,7 +155,8 @@ class Network:
         """How layers compute in a pass, batch norm aside."""
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
         casting = torch.autocast(self._mean.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
-        with casting, trimmed(self.module, products=role != "fisher"), _attention(role):
+        products = {None: kernels.MOST_PASSING, "fisher": 0}.get(role, kernels.MOST_PATCHES)
+        with casting, trimmed(self.module, products=products), _attention(role):
             yield
 
     @contextmanager

@@ -2,5 +2,6 @@
 
 from metadr.kernels.batch_norm import batch_norm
 from metadr.kernels.conv import Reach, conv2d, patches, reach
+from metadr.kernels.product import MOST_PASSING, MOST_PATCHES
 
-__all__ = ["Reach", "batch_norm", "conv2d", "patches", "reach"]
+__all__ = ["MOST_PASSING", "MOST_PATCHES", "Reach", "batch_norm", "conv2d", "patches", "reach"]

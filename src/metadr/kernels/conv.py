@@ -42,19 +42,20 @@ def conv2d(
     groups: int,
     *,
     taps: Pair | None = None,
-    products: bool = True,
+    products: int = product.MOST_PATCHES,
 ) -> Tensor:
     """torch's conv2d. On an image of one pixel a padded 3x3 kernel is its centre: an eighth of the work or less.
 
     Deep networks on small images are full of this: at 32x32 the last stage of a ResNet-18, with three quarters of its
     weights, sees images of one pixel. With `taps`, those of the whole kernel, the weight may be what is reached of it.
+    `products` is how many values all patches may have for it to be a matrix product.
     """
     size, given = (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3])
     reached = reach(size, taps or given, stride, padding, dilation)
     if given != reached.taps:
         weight = reached.of(weight)
     geometry = Geometry(size, reached.taps, stride, reached.padding, dilation)
-    if products and product.fits(x, weight, geometry, groups):
+    if products and product.fits(x, weight, geometry, groups, products):
         return product.conv2d(x, weight, bias, geometry)
     return F.conv2d(x, weight, bias, stride, reached.padding, dilation, groups)
 

@@ -18,7 +18,7 @@ from metadr.kernels.planes import empty_by_channel, from_rows, on_triton, planes
 
 Pair = tuple[int, int]
 MOST_PATCHES = 1 << 23  # values in all patches, 32 MiB: beyond, cuDNN has enough to do
-MOST_PASSING = 1 << 27  # where they are not kept for a derivative: in large batches that are only tested
+MOST_PASSING = 1 << 27  # where none of them is kept for a derivative: in large batches that are only tested
 
 
 class Geometry(NamedTuple):
@@ -41,10 +41,9 @@ class Geometry(NamedTuple):
         return self.taps == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
 
-def fits(x: Tensor, weight: Tensor, geometry: Geometry, groups: int) -> bool:
+def fits(x: Tensor, weight: Tensor, geometry: Geometry, groups: int, most: int = MOST_PATCHES) -> bool:
     height, width = geometry.out
     patches = weight[0].numel() * x.shape[0] * height * width
-    most = MOST_PATCHES if torch.is_grad_enabled() else MOST_PASSING
     return groups == 1 and on_triton(x) and weight.dtype == x.dtype and 0 < patches <= most
 
 

@@ -11,8 +11,8 @@ from metadr.core import Batch, Context, Domain, Params, Part, Split
 from metadr.parts.quadratic import merge, pull
 from metadr.settings import setting
 
-# Images in a pass of the Fisher: few passes where images are small, and not too many images where they are large.
-IMAGES_AT_ONCE, PIXELS_AT_ONCE = 32, 1 << 18
+# In a pass of the Fisher: few passes where images are small, and little memory where they are large.
+IMAGES_AT_ONCE, PIXELS_AT_ONCE = 256, 32 * 224**2
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EWC(Part):
         return {name: (total[name] / images.num_images).to(value.dtype) for name, value in ctx.params.items()}
 
     def _batches(self, images: Split, ctx: Context) -> Iterator[Batch]:
-        at_once = max(IMAGES_AT_ONCE, PIXELS_AT_ONCE // images.x[0, 0].numel())
+        at_once = max(1, min(IMAGES_AT_ONCE, PIXELS_AT_ONCE // images.x[0, 0].numel()))
         for start in range(0, images.num_images, at_once):
             x, y = (part[start : start + at_once].to(ctx.rng.device) for part in images)
             yield Batch(x, self._sampled_labels(x, y, ctx) if self.fisher_labels == "sampled" else y)

@@ -44,10 +44,10 @@ class Shelf:
         for record in records:
             self._by_recipe[_text(_content_of(record.identity))].append(record)
 
-    def get(self, side: Runs | Gain) -> tuple[list[Measured], list[str]]:
-        """What there is of a side of a claim, and in words what is not."""
+    def get(self, side: Runs | Gain, first_seed: int = 0) -> tuple[list[Measured], list[str]]:
+        """What there is of a side of a claim, and in words what is not; seeds before the first count nowhere."""
         if isinstance(side, Gain):
-            (ours, missing), (theirs, also_missing) = self.get(side.runs), self.get(side.over)
+            (ours, missing), (theirs, also_missing) = (self.get(each, first_seed) for each in side)
             if not ours or not theirs:
                 return [], missing + also_missing
             pairs, notes = pair(ours, theirs)
@@ -56,6 +56,7 @@ class Shelf:
             Measured(unit, (record,))
             for unit, recipe in recipes_of(side).items()
             for record in self._by_recipe.get(_text(_content_of(description(recipe))), ())
+            if record.seed >= first_seed
         ]
         return found, [] if found else [f"no runs of {name_of(side)}"]
 

@@ -105,11 +105,10 @@ def reading(verdicts: Sequence[Verdict]) -> str:
 
 def _test(claim: Claim, shelf: Shelf) -> Verdict:
     """All comparisons of a claim as one: the weakest of those that must all hold, the strongest where one is enough."""
-    all_ours, notes = shelf.get(claim.runs)
-    ours = [each for each in all_ours if each.seed >= claim.first_seed]
+    ours, notes = shelf.get(claim.runs, claim.first_seed)
     comparisons: list[Comparison] = []
     for rival in claim.over:
-        theirs, missing = as_printed(ours, rival) if isinstance(rival, Printed) else shelf.get(rival)
+        theirs, missing = as_printed(ours, rival) if isinstance(rival, Printed) else shelf.get(rival, claim.first_seed)
         notes += missing
         if not ours or not theirs:
             continue
