@@ -18,9 +18,10 @@ from metadr.recipes.beyond import CONFIGURATIONS, WITH, WITHOUT
 from metadr.recipes.beyond_final import SEEDS
 from metadr.report import Record, compare, rendered
 from metadr.report.claims_beyond import BEYOND_CLAIMS, REAL
+from metadr.report.pairs import score_of
 from metadr.report.paper import PAPER
 from metadr.report.statistics import decidable, least_p
-from metadr.report.verdicts import judge, score_of
+from metadr.report.verdicts import judge
 from metadr.store import description
 from metadr.sweep import jobs_of
 
