@@ -1,7 +1,7 @@
 """Scores: exact counts per domain, and what a whole sequence comes to, each defined once."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,33 +14,42 @@ MOST_PIXELS = 1 << 21  # in a batch on a GPU, where few large ones are faster
 MASK_BATCH, MASK_PIXELS = 500, 1 << 22  # images, and pixels, whose masks are told at once: at 1242x375 nine of them
 
 
+class Told(NamedTuple):
+    """What a network said of a batch, counted."""
+
+    confusion: Tensor  # of (true, predicted), (C, C) int64
+    hits: Tensor | None = None  # of masks, by image, as `suite_iou` counts
+    unions: Tensor | None = None
+
+
 def confusion(network: Network, split: Split, *, batch_size: int | None = None) -> Tensor:
     """Counts of (true, predicted) over the whole split, (C, C) int64. No image is padded, dropped or counted twice."""
-    return torch.stack(list(confusions(network, split, batch_size=batch_size))).sum(0)
+    answers = _answers(network, split, batch_size)
+    return torch.stack([network.task.confusion(logits, y) for logits, y in answers]).sum(0)
 
 
-def confusions(network: Network, split: Split, *, batch_size: int | None = None) -> Iterator[Tensor]:
-    """The same counts a batch at a time, for who wants to do something else in between."""
-    for logits, y in _answers(network, split, batch_size):
-        yield network.task.confusion(logits, y)
+def tell(network: Network, split: Split) -> Iterator[Told]:
+    """All counts of a split, a batch at a time, for who wants to do something else in between."""
+    for logits, y in _answers(network, split):
+        counts = network.task.confusion(logits, y)
+        yield Told(counts, *_suite_counts(network.task, logits, y)) if network.task.on_masks else Told(counts)
 
 
-@torch.no_grad()
-def suite_iou(network: Network, split: Split, *, group: int) -> float:
+def suite_iou(told: Sequence[Told], *, group: int) -> float:
     """The IoU of the suite that the paper used, as it was in 2020, in percent; ignored pixels left out.
 
     Of all classes together, where what has a chance above 0.5 counts as predicted; of each `group` of images in turn,
     and then the mean over groups.
     """
-    hits, unions = [], []
-    for logits, y in _answers(network, split):
-        label = torch.arange(network.task.num_classes, device=y.device).view(-1, 1, 1)
-        true = y.unsqueeze(1) == label
-        said = (logits.softmax(1) > 0.5) & (y != network.task.ignore_index).unsqueeze(1)
-        hits.append((true & said).flatten(1).sum(1))
-        unions.append((true | said).flatten(1).sum(1))
-    groups = zip(*(torch.split(torch.cat(counts), group) for counts in (hits, unions)), strict=True)
+    by_image = ([counts for each in told if (counts := getattr(each, name)) is not None] for name in ("hits", "unions"))
+    groups = zip(*(torch.split(torch.cat(counts), group) for counts in by_image), strict=True)
     return 100 * statistics.fmean(float(hit.sum() / union.sum().clamp(min=1)) for hit, union in groups)
+
+
+def _suite_counts(task: Task, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    true = y.unsqueeze(1) == torch.arange(task.num_classes, device=y.device).view(-1, 1, 1)
+    said = (logits.softmax(1) > 0.5) & (y != task.ignore_index).unsqueeze(1)
+    return (true & said).flatten(1).sum(1), (true | said).flatten(1).sum(1)
 
 
 def _answers(network: Network, split: Split, batch_size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
@@ -21,7 +20,7 @@ from metadr.engine.learner import Learner, stream_seed
 from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, confusions, details, score, suite_iou, summarise
+from metadr.evaluate import Summary, Told, details, score, suite_iou, summarise, tell
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
@@ -358,21 +357,18 @@ class _Sequence:
     def _test(self, *, after: str) -> Pauses:
         """Test on all domains, seen and unseen."""
         for domain in self.tested:
-            counts = yield from self._confusion(domain.test)
+            told: list[Told] = []
+            for each in tell(self.learner.network, domain.test):
+                told.append(each)
+                if self.device.type == "cuda":  # where other lanes would stand still
+                    yield None
+            counts = torch.stack([each.confusion for each in told]).sum(0)
             row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
             row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
             if self.task.on_masks:
-                row["suite"] = suite_iou(self.learner.network, domain.test, group=self.training.batch_size)
+                row["suite"] = suite_iou(told, group=self.training.batch_size)
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
-
-    def _confusion(self, split: Split) -> Generator[None, None, Tensor]:
-        counts: list[Tensor] = []
-        for each in confusions(self.learner.network, split):
-            counts.append(each)
-            if self.device.type == "cuda":  # where other lanes would stand still
-                yield
-        return torch.stack(counts).sum(0)
 
     def _save(self) -> None:
         position = {
