@@ -33,8 +33,7 @@ def bench_transforms(
 
     measured = measure(set_name=transforms, batch=batch, repeats=repeats)
     console.print(listing.transform_speeds(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
+    _keep(measured, output)
 
 
 @app.command("step")
@@ -87,8 +86,7 @@ def bench_step(
     for each in measured["left_out"]:
         told = "{method}, {precision}, {contender}: left out, it cannot take this step: {reason}".format(**each)
         console.print(told, soft_wrap=True, markup=False)
-    _write_json(measured, output)
-    print_written([output] if output else [])
+    _keep(measured, output)
 
 
 @app.command("fisher")
@@ -106,8 +104,7 @@ def bench_fisher(
 
     measured = measure(model=model, size=size, images=images, peers=peers, repeats=repeats, device=device)
     console.print(listing.fisher_speeds(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
+    _keep(measured, output)
 
 
 @app.command("precision")
@@ -125,8 +122,7 @@ def bench_precision(
 
     measured = measure(recipe, method, at=at or STOPS, device=device, fields=assignments(set_ or []))
     console.print(listing.precision_errors(measured))
-    _write_json(measured, output)
-    print_written([output] if output else [])
+    _keep(measured, output)
 
 
 @app.command("sweep")
@@ -152,6 +148,11 @@ def bench_sweep(
         so_far=lambda known: _write_json(known, output),
     )
     console.print(listing.sweep_speeds(measured))
+    _keep(measured, output)
+
+
+def _keep(measured: dict[str, Any], output: Path | None) -> None:
+    """Write what was measured, where that is wanted, and say so."""
     _write_json(measured, output)
     print_written([output] if output else [])
 
