@@ -31,6 +31,7 @@ LOOK_SECONDS = 0.5  # than some steps, as many as this takes
 # Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
 # device to itself while it waits for room there.
 TURN_SECONDS = 0.02
+WRITING_SECONDS = 1e-3  # between two looks whether a checkpoint has been written
 Pauses = Generator["Progress | None", None, None]  # none: nothing to tell, only that others may have their turn
 
 
@@ -226,6 +227,9 @@ class _Sequence:
                 self._next_stage()
                 raise
             self._next_stage()
+        while self.directory.writing:  # the last checkpoint, after those of other lanes
+            time.sleep(WRITING_SECONDS)
+            yield None
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
         self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), "steps": sum(self.steps)})

@@ -210,6 +210,11 @@ class RunDirectory:
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
         self._writing = _writer(os.getpid()).submit(self._write_checkpoint, tensors, position)
 
+    @property
+    def writing(self) -> bool:
+        """Whether a checkpoint is still on its way to the disk."""
+        return self._writing is not None and not self._writing.done()
+
     def settle(self) -> None:
         """Wait until the checkpoint that was saved last is on disk."""
         writing = self._writing

@@ -28,11 +28,11 @@ CPU = torch.device("cpu")
 
 def test_taken_is_one_row_a_step_and_a_word_on_the_weights():
     values = torch.tensor([3.0, 1.0, 2.0, 30.0, 10.0, 20.0, 1.0], dtype=torch.float64)
-    rows, finite = Taken(("loss", "clean", "dr"), values, None, None).read()
+    rows, finite = Taken(("loss", "clean", "dr"), values).read()
     assert rows == [{"loss": 3.0, "clean": 1.0, "dr": 2.0}, {"loss": 30.0, "clean": 10.0, "dr": 20.0}]
     assert finite is True
     values[-1] = 0.0
-    assert Taken(("loss", "clean", "dr"), values, None, None).read()[1] is False
+    assert Taken(("loss", "clean", "dr"), values).read()[1] is False
 
 
 def test_steps_tell_the_loss_and_its_terms_at_every_step(toy):

@@ -108,20 +108,23 @@ class Learner:
 
     def launch(self, num_steps: int) -> None:
         """Send some steps on their way; LOOK_EVERY at most before they are asked after."""
-        self._log.begin(num_steps)
         self._fresh = False
-        for _ in range(num_steps):
-            for source in (self._turns, self._streamed):
-                if source is not None:
-                    source.next_step()
-            if self._captured is not None:
-                self._captured.replay()
-                continue
-            with self._own_layers_rng():
-                self._logged_step()
-                if self._capturing:
-                    self._read = self._readable(self._train)
-                    self._captured = Captured(self._logged_step, self._drawn_from())
+        with self._log.turn(num_steps):
+            for _ in range(num_steps):
+                self._launch_one()
+
+    def _launch_one(self) -> None:
+        for source in (self._turns, self._streamed):
+            if source is not None:
+                source.next_step()
+        if self._captured is not None:
+            self._captured.replay()
+            return
+        with self._own_layers_rng():
+            self._logged_step()
+            if self._capturing:
+                self._read = self._readable(self._train)
+                self._captured = Captured(self._logged_step, self._drawn_from())
 
     @property
     def num_launched(self) -> int:

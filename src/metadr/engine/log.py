@@ -1,5 +1,7 @@
 """What steps leave to look at: losses and their terms, kept on the device until a row of steps is through."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -15,20 +17,28 @@ class Terms(NamedTuple):
     by_name: dict[str, Tensor]
 
 
+class Turn(NamedTuple):
+    """Some steps that were sent to a GPU one right after another."""
+
+    began: torch.cuda.Event
+    ended: torch.cuda.Event
+
+
 class Taken(NamedTuple):
     """What a row of steps left to look at, on its way to the host; reading it waits for those steps alone."""
 
     names: tuple[str, ...]
     values: Tensor
-    started: torch.cuda.Event | None
-    ready: torch.cuda.Event | None
+    turns: tuple[Turn, ...] = ()  # on a GPU
+    ready: torch.cuda.Event | None = None
 
     @property
-    def seconds(self) -> float | None:
-        """How long the device took for them, whatever the host did meanwhile; once they are read, and on a GPU."""
-        if self.started is None or self.ready is None:
-            return None
-        return float(self.started.elapsed_time(self.ready)) / 1e3
+    def seconds(self) -> float:
+        """How long the device took for them, whatever the host did meanwhile; once they are read, and on a GPU.
+
+        What passed between two turns, while others had theirs, is not counted.
+        """
+        return sum(turn.began.elapsed_time(turn.ended) for turn in self.turns) / 1e3
 
     def read(self) -> tuple[list[dict[str, float]], bool]:
         """The loss and its terms at every step, and whether all weights are finite after the last."""
@@ -47,17 +57,21 @@ class StepLog:
         self.names: tuple[str, ...] = ()
         self.values: Tensor
         self.num_steps = 0  # launched since the last look
-        self._started: torch.cuda.Event | None = None
+        self._turns: list[Turn] = []
         self.position = torch.arange(LOOK_EVERY, device=device)[:, None]
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def begin(self, num_steps: int) -> None:
-        """Make room for so many steps more."""
+    @contextmanager
+    def turn(self, num_steps: int) -> Iterator[None]:
+        """Make room for so many steps more, and time them."""
         if (wanted := self.num_steps + num_steps) > LOOK_EVERY:
             raise ValueError(f"At most {LOOK_EVERY} steps may be taken before a look. Got {wanted}.")
-        if not self.num_steps:
-            self._started = now(self.cursor.device)
         self.num_steps = wanted
+        began = now(self.cursor.device)
+        yield
+        ended = now(self.cursor.device)
+        if began is not None and ended is not None:
+            self._turns.append(Turn(began, ended))
 
     def write(self, terms: Terms) -> None:
         names = ("loss", *terms.by_name)
@@ -74,11 +88,12 @@ class StepLog:
         values = torch.cat((self.values[: self.num_steps].flatten(), finite.double()[None]))
         self.cursor.zero_()
         self.num_steps = 0
+        turns, self._turns = tuple(self._turns), []
         if not values.is_cuda:
-            return Taken(self.names, values, None, None)
+            return Taken(self.names, values)
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        return Taken(self.names, host, self._started, now(values.device))
+        return Taken(self.names, host, turns, now(values.device))
 
 
 def now(device: torch.device) -> torch.cuda.Event | None:
