@@ -62,12 +62,14 @@ def _answers(network: Network, split: Split, batch_size: int | None = None) -> I
 
 
 def _batch_size(network: Network, split: Split) -> int:
-    if network.tested_in:
-        return network.tested_in
     pixels = split.x[0, 0].numel()
     if network.task.on_masks:
-        return max(1, min(MASK_BATCH, MASK_PIXELS // pixels))
-    return max(100, MOST_PIXELS // pixels) if network.on_gpu else 500  # wherever the images are
+        most = max(1, min(MASK_BATCH, MASK_PIXELS // pixels))
+    else:
+        most = max(100, MOST_PIXELS // pixels) if network.on_gpu else 500  # wherever the images are
+    if network.tested_in is None:
+        return most
+    return network.tested_in * (1 if network.tested_apart else max(1, most // network.tested_in))
 
 
 def score(task: Task, counts: Tensor) -> float:

@@ -200,6 +200,24 @@ def test_testing_by_the_batch_s_own_statistics(toy, toys):
     assert not torch.allclose(module.eval()(split.x[:6] / 255), said[0], atol=1e-3)
 
 
+class OwnForward(nn.BatchNorm2d):
+    """Batch norm as a library may have it, which knows of one batch only."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("norm", "apart"), [(nn.BatchNorm2d, False), (OwnForward, True)])
+def test_batches_that_are_tested_at_once_do_not_meet(norm, apart):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), norm(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 4))
+    network = Network(copy.deepcopy(module), LABELS, tested_in=5)
+    assert network.tested_apart is apart
+    split = Split(torch.randint(256, (23, 3, 6, 6), dtype=torch.uint8), torch.randint(4, (23,)))
+    wanted = sum(LABELS.confusion(module(x / 255), y) for x, y in zip(split.x.split(5), split.y.split(5), strict=True))
+    assert torch.equal(confusion(network, split), wanted)
+
+
 # Losses.
 
 

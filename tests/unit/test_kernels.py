@@ -15,8 +15,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import metadr
 from metadr import kernels
+from metadr.kernels import convolution, product
 from metadr.kernels import fused_batch_norm as fused
-from metadr.kernels import product
 from metadr.kernels.product import Geometry
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -67,14 +67,14 @@ GRID = [
 
 @pytest.fixture
 def taps(monkeypatch) -> list[tuple[int, ...]]:
-    """The sizes of the kernels that torch is asked to convolve with."""
-    seen, original = [], F.conv2d
+    """The sizes of the kernels that images are convolved with."""
+    seen, original = [], convolution.conv2d
 
     def conv2d(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
         seen.append(tuple(weight.shape[2:]))
         return original(x, weight, *rest)
 
-    monkeypatch.setattr(F, "conv2d", conv2d)
+    monkeypatch.setattr(convolution, "conv2d", conv2d)
     return seen
 
 
@@ -142,6 +142,31 @@ def test_taps_that_are_left_out_have_a_gradient_of_zero():
     centre[1, 1] = True
     assert (weight.grad[:, :, centre] != 0).all()
     assert (weight.grad[:, :, ~centre] == 0).all()
+
+
+def test_conv2d_casts_as_torch_does():
+    """Of float32 weights and images in either precision, half-precision results and float32 derivatives."""
+    torch.manual_seed(0)
+    weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 3, 3), (4,)))
+    for x in (torch.randn(2, 3, 6, 6), torch.randn(2, 3, 6, 6, dtype=torch.bfloat16)):
+        inputs = [x.requires_grad_(), weight, bias]
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            ours = kernels.conv2d(*inputs, (1, 1), (1, 1), (1, 1), 1)
+            theirs = F.conv2d(*inputs, 1, 1)
+        assert ours.dtype == theirs.dtype == torch.bfloat16
+        for mine, wanted in zip(derivatives(ours, inputs), derivatives(theirs, inputs), strict=True):
+            assert mine.dtype == wanted.dtype
+            assert (mine - wanted).norm() <= 0.05 * wanted.norm()
+
+
+def test_torch_func_gets_torch_s_own_convolution():
+    weight, x = torch.randn(4, 3, 3, 3), torch.randn(5, 3, 6, 6)
+
+    def loss(weight: Tensor, x: Tensor) -> Tensor:
+        return kernels.conv2d(x[None], weight, None, (1, 1), (1, 1), (1, 1), 1, products=0).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weight, x)
+    assert each.shape == (5, 4, 3, 3, 3)
 
 
 def test_conv2d_refuses_what_torch_refuses():

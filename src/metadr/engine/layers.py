@@ -47,14 +47,22 @@ class BatchNorms:
         twins = next(iter(self._running.values())).new_zeros(sum(sizes)).split(sizes)  # type: ignore[no-untyped-call]
         return dict(zip(self._running, twins, strict=True))
 
+    @property
+    def know_groups(self) -> bool:
+        """Whether all of them can normalise several batches at once, each by itself."""
+        return len(self._plain) == len(self._layers)
+
     @contextmanager
-    def tracking(self, tracked: bool) -> Iterator[None]:
-        """Normalise by the batch in a pass, and write its statistics or leave them out; batches are not counted."""
+    def tracking(self, tracked: bool, *, group: int | None = None) -> Iterator[None]:
+        """Normalise by the batch in a pass, and write its statistics or leave them out; batches are not counted.
+
+        With `group`, which leaves no statistics, so many images at a time are a batch.
+        """
         for layer in self._layers:
             layer.track_running_stats, layer.num_batches_tracked = tracked, None
             layer.train()  # in a test too
         try:
-            with computing(self._plain, _normalise):
+            with computing(self._plain, functools.partial(_normalise_groups, size=group) if group else _normalise):
                 yield
         finally:
             for layer, counter in zip(self._layers, self._counters.values(), strict=True):
@@ -84,7 +92,7 @@ def computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -
 def trimmed(module: nn.Module, *, products: int) -> Iterator[None]:
     """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass.
 
-    Those whose patches have at most `products` values are matrix products; torch.func knows nothing of these.
+    Those whose patches have at most `products` values are matrix products; with 0, as torch.func needs it, none.
     """
     with computing(list(convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
@@ -142,6 +150,21 @@ def _normalise(layer: _BatchNorm, x: Tensor) -> Tensor:
     if x.dtype == layer.weight.dtype:
         return kernels.batch_norm(x, layer.weight, layer.bias, mean, var, momentum, layer.eps)
     return F.batch_norm(x, mean, var, layer.weight, layer.bias, True, momentum, layer.eps)
+
+
+def _normalise_groups(layer: _BatchNorm, x: Tensor, *, size: int) -> Tensor:
+    count = len(x) // size
+    groups = [x[: count * size].view(count, size, *x.shape[1:]), x[count * size :].unsqueeze(0)]
+    return torch.cat([_standardised(layer, each).flatten(0, 1) for each in groups if each.numel()])
+
+
+def _standardised(layer: _BatchNorm, groups: Tensor) -> Tensor:
+    """(group, image, channel, ...), every group by its own mean and variance."""
+    exact = groups.to(layer.weight.dtype)
+    over = [dim for dim in range(1, groups.dim()) if dim != 2]
+    var, mean = torch.var_mean(exact, over, correction=0, keepdim=True)
+    weight, bias = (value.view(-1, *[1] * (groups.dim() - 3)) for value in (layer.weight, layer.bias))
+    return ((exact - mean) * (var + layer.eps).rsqrt() * weight + bias).to(groups.dtype)
 
 
 def _keeps_statistics(path: str, layer: nn.Module) -> bool:

@@ -38,7 +38,7 @@ class Taken(NamedTuple):
 
         What passed between two turns, while others had theirs, is not counted.
         """
-        return sum(turn.began.elapsed_time(turn.ended) for turn in self.turns) / 1e3
+        return sum(float(turn.began.elapsed_time(turn.ended)) for turn in self.turns) / 1e3
 
     def read(self) -> tuple[list[dict[str, float]], bool]:
         """The loss and its terms at every step, and whether all weights are finite after the last."""

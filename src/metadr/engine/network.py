@@ -83,6 +83,11 @@ class Network:
     def on_gpu(self) -> bool:
         return self._mean.is_cuda
 
+    @property
+    def tested_apart(self) -> bool:
+        """Whether it can test only one batch at a time, by statistics that are that batch's own."""
+        return self.tested_in is not None and not self._norms.know_groups
+
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
         if self._reached and (x.shape[-2], x.shape[-1]) not in self._sizes:
@@ -94,7 +99,7 @@ class Network:
         if role is None or role == "fisher":
             self.module.eval()
             if role is None and self.tested_in:
-                with self._norms.tracking(False), self._computing(role, half=self._half):
+                with self._norms.tracking(False, group=self.tested_in), self._computing(role, half=self._half):
                     return self._call(params, self._others, inputs)
             # The Fisher is always in full precision: it squares gradients, one image at a time.
             with self._computing(role, half=self._half and role is None):

@@ -1,12 +1,15 @@
-"""Convolution without the taps of its kernel that only ever meet padding, on small images as a matrix product."""
+"""Convolution without the taps of its kernel that only ever meet padding: on small images as a matrix product, else by
+three operations that are each other's derivatives."""
 
 import functools
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metadr.kernels import product
+from metadr.kernels import convolution, product
+from metadr.kernels.convolution import Places
 from metadr.kernels.product import Geometry, Pair
 
 
@@ -48,7 +51,8 @@ def conv2d(
 
     Deep networks on small images are full of this: at 32x32 the last stage of a ResNet-18, with three quarters of its
     weights, sees images of one pixel. With `taps`, those of the whole kernel, the weight may be what is reached of it.
-    `products` is how many values all patches may have for it to be a matrix product.
+    `products` is how many values all patches may have for it to be a matrix product; if 0, it is torch's own function,
+    the only one that torch.func knows.
     """
     size, given = (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3])
     reached = reach(size, taps or given, stride, padding, dilation)
@@ -57,6 +61,8 @@ def conv2d(
     geometry = Geometry(size, reached.taps, stride, reached.padding, dilation)
     if products and product.fits(x, weight, geometry, groups, products):
         return product.conv2d(x, weight, bias, geometry)
+    if products and torch.is_grad_enabled():
+        return convolution.conv2d(x, weight, bias, Places(stride, reached.padding, dilation, groups))
     return F.conv2d(x, weight, bias, stride, reached.padding, dilation, groups)
 
 
