@@ -135,7 +135,7 @@ def bench_sweep(
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
 ) -> None:
-    """Time a whole sweep, from loading to the last test: in lanes, and one run after another."""
+    """Time a whole sweep, from loading to the last test: in lanes, one run after another, and by others' loops."""
     from metadr.bench.sweep import bench_sweep as measure
 
     measured = measure(

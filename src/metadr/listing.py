@@ -85,11 +85,12 @@ def sweep_speeds(measured: dict[str, Any]) -> TextTable:
             f"{row['seconds']:.1f}",
             f"{row['seconds_a_run']:.2f}",
             f"{row['ms_a_step']:.2f}",
+            f"{row['ratio']:.2f}",
         )
         for row in measured["rows"]
     ]
     title = "{method}, {model}, {steps} steps a run, {precision}".format(**measured)
-    columns = ("sweep", "runs", "seconds", "seconds a run", "ms a step and run")
+    columns = ("sweep", "runs", "seconds", "seconds a run", "ms a step and run", "x lanes")
     return _table(f"{title}; {_machine(measured)}", columns, rows)
 
 

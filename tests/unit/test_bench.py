@@ -67,7 +67,7 @@ def test_a_peer_takes_the_gradient_that_we_take(model, task, part, settings, kin
 @pytest.mark.parametrize(("model", "task"), [LABELS[:2], MASKS[:2]], ids=["labels", "masks"])
 def test_a_peer_trains(method, model, task):
     made = made_work(model, task, *parse_method(method), batch=4, precision="bf16", mirror=True)
-    for kind in peers_of(made).values():
+    for kind in peers_of(made.parts).values():
         module = models.build(model, task.num_classes)
         before = copy.deepcopy(module.state_dict())
         kind(module, made).steps(2)
@@ -188,6 +188,9 @@ def test_fisher_is_the_same_by_torch_func():
 def test_sweep_counts_every_run():
     measured = bench_sweep("naive", runs=2, steps=1, model="tiny_resnet", alone=1, device="cpu")
     assert [row["runs"] for row in measured["rows"]] == [1, 2, 1, 1]
+    assert [row["sweep"] for row in measured["rows"]][-1] == "eager, one after another"
+    lanes = measured["rows"][1]["seconds_a_run"]
+    assert [row["ratio"] for row in measured["rows"]] == [row["seconds_a_run"] / lanes for row in measured["rows"]]
     for row in measured["rows"]:
         assert row["seconds_a_run"] == pytest.approx(row["seconds"] / row["runs"])
         assert row["ms_a_step"] == pytest.approx(1000 * row["seconds_a_run"] / measured["steps"])

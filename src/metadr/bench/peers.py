@@ -5,6 +5,7 @@ Same model, batches, transformations, precision and optimiser as ours; batch nor
 
 import contextlib
 import importlib.util
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metadr.bench.work import Work
-from metadr.core import Batch
+from metadr.core import Batch, Part, Split
 from metadr.engine.batches import mirrored
 from metadr.engine.network import IMAGENET_MEAN, IMAGENET_STD
 from metadr.parts import MetaDR, Randomize
 from metadr.transforms import Drawn, draw
+
+TEST_BATCH = 500
 
 
 class Batches(NamedTuple):
@@ -35,14 +38,18 @@ class Peer:
         self.module, self.work = module.train(), work
         training, device = work.training, work.train.x.device
         self.half = training.precision == "bf16"
-        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[training.optimizer]
-        self.optimizer = kind(module.parameters(), lr=training.lr)
+        self.begin(work.train, training.lr)
         self.rng = torch.Generator(device).manual_seed(0)
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if training.scaling == "imagenet" else ((0.0,) * 3, (1.0,) * 3)
         reference = next(module.parameters())
         self.mean, self.std = (reference.new_tensor(channel).view(3, 1, 1) for channel in (mean, std))
         self.meta = next((part for part in work.parts if isinstance(part, MetaDR)), None)
         self.dr = next((part for part in work.parts if isinstance(part, Randomize)), None)
+
+    def begin(self, train: Split, lr: float) -> None:
+        """Go on with a domain."""
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.work.training.optimizer]
+        self.work, self.optimizer = self.work._replace(train=train), kind(self.module.parameters(), lr=lr)
 
     def steps(self, num_steps: int) -> None:
         for _ in range(num_steps):
@@ -55,6 +62,16 @@ class Peer:
                 self.loss(self.module, batch).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def test(self, split: Split) -> float:
+        """The share of labels that it gets right."""
+        self.module.eval()
+        right = torch.zeros((), dtype=torch.int64, device=self.mean.device)
+        for x, y in zip(*(torch.split(each, TEST_BATCH) for each in split), strict=True):
+            right += (self.logits(self.module, x).argmax(1) == y).sum()
+        self.module.train()
+        return float(right / split.num_images)
 
     def draw_batches(self, part: MetaDR) -> Batches:
         outer, inner = self.sample(), self.sample()
@@ -74,12 +91,15 @@ class Peer:
         x, y = drawn.apply(batch.x, self.rng, batch.y, self.work.task.ignore_index)
         return batch._replace(x=x, y=y)
 
-    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
-        inputs = (batch.x.to(self.mean.dtype) / 255 - self.mean) / self.std
+    def logits(self, network: nn.Module, x: Tensor) -> Tensor:
+        inputs = (x.to(self.mean.dtype) / 255 - self.mean) / self.std
         with torch.autocast(inputs.device.type, torch.bfloat16) if self.half else contextlib.nullcontext():
-            logits = network(inputs)
+            logits: Tensor = network(inputs)
+        return logits.float() if self.half else logits
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
         ignored = self.work.task.ignore_index if self.work.task.on_masks else -100
-        return F.cross_entropy(logits.float() if self.half else logits, batch.y.long(), ignore_index=ignored)
+        return F.cross_entropy(self.logits(network, batch.x), batch.y.long(), ignore_index=ignored)
 
     def backward(self, batches: Batches, part: MetaDR) -> None:
         raise NotImplementedError
@@ -119,9 +139,11 @@ class Higher(Peer):
             (clean + part.recall * recall + part.adapt * adapt).backward()  # type: ignore[no-untyped-call]
 
 
-def peers_of(work: Work) -> dict[str, type[Peer]]:
+def peers_of(parts: Sequence[Part]) -> dict[str, type[Peer]]:
     """Who can be compared with: `higher` has nothing to do in a step without an inner one."""
+    if not all(isinstance(part, MetaDR | Randomize) for part in parts):
+        return {}
     found: dict[str, type[Peer]] = {"eager": Eager}
-    if any(isinstance(part, MetaDR) for part in work.parts) and importlib.util.find_spec("higher") is not None:
+    if any(isinstance(part, MetaDR) for part in parts) and importlib.util.find_spec("higher") is not None:
         found["higher"] = Higher
     return found

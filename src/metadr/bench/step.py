@@ -181,7 +181,7 @@ def _ours(work: Work, lanes: Sequence[int], steps: int, *, recompute: bool) -> d
 
 def _others(work: Work, steps: int) -> dict[str, Contender]:
     contenders = {}
-    for name, kind in peers_of(work).items():
+    for name, kind in peers_of(work.parts).items():
         # Torch's own defaults for determinism: it is not what they are compared for.
         ground = Ground(dataclasses.replace(work.training, deterministic=False), work.train.x.device)
         with ground.held():
