@@ -74,17 +74,36 @@ def errors_in_markdown(measured):
     return ["| " + " | ".join([str(step), *cells]) + " |" for step, cells in errors.items()]
 
 
-@pytest.mark.parametrize(
-    "path", sorted({*BENCH.glob("step*.json"), BENCH / "precision.json"}), ids=lambda path: path.stem
-)
+def fishers_in_markdown(measured):
+    for row in measured["rows"]:
+        cells = [row["contender"], f"{row['ms']:.1f}", " to ".join(f"{value:.1f}" for value in row["quartiles_ms"])]
+        cells += [f"{row['ms_an_image']:.3f}", f"{row['ratio']:.2f}", f"{row['off']:.1e}"]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def sweeps_in_markdown(measured):
+    for row in measured["rows"]:
+        cells = [row["sweep"], str(row["runs"]), f"{row['seconds']:.1f}", f"{row['seconds_a_run']:.2f}"]
+        yield "| " + " | ".join([*cells, f"{row['ms_a_step']:.2f}", f"{row['ratio']:.2f}"]) + " |"
+
+
+IN_MARKDOWN = {
+    "step": steps_in_markdown,
+    "precision": errors_in_markdown,
+    "fisher": fishers_in_markdown,
+    "sweep": sweeps_in_markdown,
+}
+SHOWN = sorted(path for path in BENCH.glob("*.json") if path.stem.split("-")[0] in IN_MARKDOWN)
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.stem)
 def test_performance_page_shows_what_was_measured(path):
     page = (ROOT / "docs" / "performance.md").read_text()
     _, marked, table = page.partition(f"<!-- {path.name} -->\n")
     assert marked
     shown = list(itertools.takewhile(lambda line: line.startswith("|"), table.splitlines()))[2:]
     measured = json.loads(path.read_text())
-    lines = errors_in_markdown if path.stem == "precision" else steps_in_markdown
-    assert shown == list(lines(measured))
+    assert shown == list(IN_MARKDOWN[path.stem.split("-")[0]](measured))
 
 
 def test_a_meta_dr_step_is_within_its_targets_where_it_was_measured():
