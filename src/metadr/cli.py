@@ -146,6 +146,7 @@ def run(
 @app.command()
 def sweep(
     table: Annotated[str, typer.Argument(help="a table, such as demo")],
+    row: Annotated[list[str] | None, typer.Option(help="only rows of this title, * for any text")] = None,
     seeds: Seeds = None,
     weights: Weights = None,
     set_: Set = None,
@@ -157,7 +158,7 @@ def sweep(
     eager: Eager = False,
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
-    usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
+    usual, fields = get_table(table, tiny=tiny).only(row or []).with_seeds(seeds), _assignments(set_ or [])
     if weights is not None and "weights" in fields:
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
     chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))

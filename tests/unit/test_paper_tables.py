@@ -7,6 +7,7 @@ import pytest
 
 from metadr.benchmarks import training_of
 from metadr.core import Recipe
+from metadr.errors import UserError
 from metadr.recipes import OF_THE_PAPER, get_table
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
@@ -36,6 +37,28 @@ def test_rows_and_columns_are_the_paper_s(name: str) -> None:
     assert {place: cell.paper for place, cell in made.cells.items() if place[0] not in NOT_PRINTED} == PAPER[name]
     assert all(cell.paper is None for (row, _), cell in made.cells.items() if row in NOT_PRINTED)
     assert set(made.cells) == set(itertools.product(made.rows, made.columns))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "titles", "runs"),
+    [
+        ([], 12, 2 * (3 * 10 + 8 * 3) + 3),
+        (["naive"], 1, 20),
+        (["P1 Naive", "P2 meta-dr"], 2, 20),
+        (["*Meta-DR"], 2, 26),
+        (["P1 *"], 12, 3 * 10 + 9 * 3),
+    ],
+)
+def test_some_rows_of_a_table(wanted: list[str], titles: int, runs: int) -> None:
+    table = get_table("table1").only(wanted)
+    assert len({row.title for row in table.rows}) == titles
+    assert len(jobs_of(table.seeds_of)) == runs
+    assert compare(table, []).rows
+
+
+def test_a_row_that_no_table_has_is_refused() -> None:
+    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1'. Its rows: Naive, Naive \+ DR, L2"):
+        get_table("table1").only(["Naive", "Navie"])
 
 
 def of(benchmark: str) -> list[str]:

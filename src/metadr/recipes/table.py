@@ -1,9 +1,11 @@
 """What a table of experiments is."""
 
-from collections.abc import Callable, Iterable
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from metadr.core import Recipe
+from metadr.errors import UserError
 
 Judged = Literal["paper", "mean", "first"]
 
@@ -63,10 +65,27 @@ class Table(NamedTuple):
         """The table with so many seeds in every row; as it is, if none is given."""
         return self if seeds is None else self._replace(rows=tuple(row._replace(seeds=seeds) for row in self.rows))
 
+    def only(self, wanted: Sequence[str]) -> "Table":
+        """The table with the rows of these titles, alone or after their head ("P1 Naive"), * for any text; all, if none
+        is given."""
+        if not wanted:
+            return self
+        rows = tuple(row for row in self.rows if any(_is_called(row, name) for name in wanted))
+        unknown = [name for name in wanted if not any(_is_called(row, name) for row in self.rows)]
+        if unknown:
+            titles = ", ".join(dict.fromkeys(row.title for row in self.rows))
+            raise UserError(f"No row '{unknown[0]}' in table '{self.name}'. Its rows: {titles}.")
+        return self._replace(rows=rows)
+
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Table":
         """The table with every recipe changed."""
         rows = (row._replace(recipes=tuple(map(change, row.recipes))) for row in self.rows)
         return self._replace(rows=tuple(rows))
+
+
+def _is_called(row: Row, name: str) -> bool:
+    titles = (row.title, f"{row.under} {row.title}")
+    return any(fnmatch.fnmatchcase(title.lower(), name.lower()) for title in titles)
 
 
 def plain(recipes: Iterable[Recipe], seeds: int = 1) -> tuple[Row, ...]:
