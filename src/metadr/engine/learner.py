@@ -157,11 +157,11 @@ class Learner:
             penalty = part.penalty(raw, batch, contexts[part.name])
             if isinstance(penalty, Tensor):
                 terms[part.name] = penalty
-        total = _add(list(terms.values()))
-        grads = list(torch.autograd.grad(total, list(self.network.params.values()), materialize_grads=True))
+        grads = _gradient_of(list(terms.values()), list(self.network.params.values()))
         for part in parts:
             grads = part.gradient(grads, contexts[part.name])
-        return Terms(total.detach(), {name: term.detach() for name, term in terms.items()}), grads
+        values = {name: term.detach() for name, term in terms.items()}
+        return Terms(_add(list(values.values())), values), grads
 
     def end_domain(self, domain: Domain) -> None:
         """Let every part keep what it needs of a domain that is about to go, and remember M of its images."""
@@ -349,6 +349,14 @@ def _alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> bool:
     return {name: (value.shape, value.dtype) for name, value in old.items()} == {
         name: (value.shape, value.dtype) for name, value in new.items()
     }
+
+
+def _gradient_of(terms: list[Tensor], params: list[Tensor]) -> list[Tensor]:
+    """The gradient of a sum. Term by term: whole gradients are added in one operation, not one for each parameter."""
+    total, *others = (list(torch.autograd.grad(term, params, materialize_grads=True)) for term in terms)
+    for grads in others:
+        total = list(torch._foreach_add(total, grads))
+    return total
 
 
 def _add(terms: list[Tensor]) -> Tensor:

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from metadr.core import Batch, Context, Params
+from metadr.core import Batch, Context
 from metadr.parts.randomize import Transforming
-from metadr.parts.row import row
+from metadr.parts.row import cut, row
 from metadr.settings import setting
 
 
@@ -47,21 +47,20 @@ class MetaDR(Transforming):
             drawn = self.draw_transformation(max(len(inner.x), len(raw.x)), ctx)
             fast = self._adapted(self.transform(drawn, inner, ctx), ctx)
             if self.recall:
-                terms.append(self.recall * ctx.loss(batch, fast, role="recall"))
+                terms.append(self.recall * ctx.loss(batch, cut(fast, ctx.params), role="recall"))
             if self.adapt:
-                terms.append(self.adapt * ctx.loss(self.transform(drawn, raw, ctx), fast, role="adapt"))
+                adapted = self.transform(drawn, raw, ctx)
+                terms.append(self.adapt * ctx.loss(adapted, cut(fast, ctx.params), role="adapt"))
         return torch.stack(terms).sum() / self.meta_domains
 
-    def _adapted(self, inner: Batch, ctx: Context) -> Params:
-        """The parameters after the simulated steps, as a differentiable function of the parameters."""
-        fast = ctx.params
+    def _adapted(self, inner: Batch, ctx: Context) -> Tensor:
+        """The parameters after the simulated steps, as a differentiable function of the parameters.
+
+        One row, which every pass cuts anew: what several passes say of it is added once, not once for every parameter.
+        """
+        fast = row(ctx.params.values())
         for _ in range(self.inner_steps):
-            loss = ctx.loss(inner, fast, role="inner")
-            grads = torch.autograd.grad(
-                loss, list(fast.values()), create_graph=not self.first_order, materialize_grads=True
-            )
-            moved = row(fast.values()) - self.inner_lr * row(grads)
-            sizes = [value.numel() for value in fast.values()]
-            after = zip(fast.items(), moved.split(sizes), strict=True)  # type: ignore[no-untyped-call]
-            fast = {name: new.view_as(old).to(old.dtype) for (name, old), new in after}
+            loss = ctx.loss(inner, cut(fast, ctx.params), role="inner")
+            (grad,) = torch.autograd.grad(loss, fast, create_graph=not self.first_order)
+            fast = fast - self.inner_lr * grad
         return fast
