@@ -288,7 +288,7 @@ class Part:
         return batch
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
-        """A term of the loss (L2, EWC, Meta-DR), which is differentiated by itself. `raw` is the batch before any view."""
+        """A term of the loss (L2, EWC, Meta-DR), differentiated by itself. `raw` is the batch before any view."""
         return 0.0
 
     def gradient(self, grads: list[Tensor], ctx: Context) -> list[Tensor]:
