@@ -155,6 +155,11 @@ def _recipe_of(directory: RunDirectory, data: Mapping[str, str]) -> Recipe:
 
 def network_of(directory: RunDirectory, recipe: Recipe, residents: list[Resident], device: torch.device) -> Network:
     """The network as the run left it."""
+    if training_of(recipe).tested_by == "batch":
+        raise UserError(
+            f"Run {directory.path} was tested by the statistics of every tested batch (tested_by=batch): there are no "
+            "running ones to re-estimate or to go by. Leave it out."
+        )
     checkpoint = directory.load()
     if checkpoint is None:
         raise UserError(

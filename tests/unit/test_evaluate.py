@@ -218,6 +218,38 @@ def test_batches_that_are_tested_at_once_do_not_meet(norm, apart):
     assert torch.equal(confusion(network, split), wanted)
 
 
+class Halves(nn.Module):
+    """Cuts images in two and looks at each half by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm2d(3), nn.Linear(3, 4)
+
+    def forward(self, x):
+        halves = self.norm(torch.cat(x.split(3, dim=2), 1).view(-1, 3, 3, 6))
+        return self.last(halves.mean((2, 3))).view(len(x), 2, 4).sum(1)
+
+
+def test_batches_that_are_tested_at_once_may_be_cut_into_rows():
+    torch.manual_seed(0)
+    module = Halves()
+    network = Network(copy.deepcopy(module), LABELS, tested_in=5)
+    x = torch.randint(256, (23, 3, 6, 6), dtype=torch.uint8)
+    torch.testing.assert_close(network.logits(x), torch.cat([module(part / 255) for part in x.split(5)]))
+
+
+def test_a_batch_norm_without_running_statistics_tests_one_batch_at_a_time():
+    module = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(108, 4))
+    assert Network(module, LABELS, tested_in=5).tested_apart
+
+
+def test_a_tested_batch_needs_more_than_one_value():
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 4))
+    network = Network(module, LABELS, tested_in=5)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        network.logits(torch.zeros(11, 3, 6, 6, dtype=torch.uint8))
+
+
 # Losses.
 
 

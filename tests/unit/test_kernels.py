@@ -157,16 +157,32 @@ def test_conv2d_casts_as_torch_does():
         for mine, wanted in zip(derivatives(ours, inputs), derivatives(theirs, inputs), strict=True):
             assert mine.dtype == wanted.dtype
             assert (mine - wanted).norm() <= 0.05 * wanted.norm()
+        assert torch.equal(ours, theirs)
 
 
 def test_torch_func_gets_torch_s_own_convolution():
     weight, x = torch.randn(4, 3, 3, 3), torch.randn(5, 3, 6, 6)
 
     def loss(weight: Tensor, x: Tensor) -> Tensor:
-        return kernels.conv2d(x[None], weight, None, (1, 1), (1, 1), (1, 1), 1, products=0).square().sum()
+        return kernels.conv2d(x[None], weight, None, (1, 1), (1, 1), (1, 1), 1).square().sum()
 
     each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weight, x)
-    assert each.shape == (5, 4, 3, 3, 3)
+    alone = torch.autograd.grad(loss(weight.requires_grad_(), x[3]), weight)[0]
+    torch.testing.assert_close(each[3], alone)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_conv2d_is_torch_s_on_a_gpu(groups, layout):
+    """By cuDNN, which is given shapes where it asks for no values."""
+    x, weight, bias = double(3, 4, 9, 7), double(8, 4 // groups, 3, 3), double(8)
+    inputs = [value.detach().cuda().requires_grad_() for value in (x, weight, bias)]
+    inputs[0] = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
+    options = ((2, 1), (1, 0), (1, 2), groups)
+    ours = derivatives(kernels.conv2d(*inputs, *options, products=0), inputs)
+    assert_close(ours, derivatives(F.conv2d(*inputs, *options), inputs), 1e-10)
 
 
 def test_conv2d_refuses_what_torch_refuses():

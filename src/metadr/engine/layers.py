@@ -4,7 +4,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,13 @@ from metadr.errors import UserError
 
 Layer = TypeVar("Layer", bound=nn.Module)
 Pair = tuple[int, int]
+
+
+class Groups(NamedTuple):
+    """Batches that go through a network together."""
+
+    images: int  # in all
+    size: int  # of a batch; the last may be smaller
 
 
 class BatchNorms:
@@ -34,6 +41,9 @@ class BatchNorms:
             self._running[f"{prefix}running_var"] = layer.running_var
             self._counters[f"{prefix}num_batches_tracked"] = layer.num_batches_tracked
         self._momenta = [layer.momentum for layer in self._layers for _ in ("mean", "var")]
+        every = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+        self.know_groups = len(self._plain) == len(every)
+        """Whether all batch norms can normalise several batches at once, each by itself."""
 
     @property
     def names(self) -> set[str]:
@@ -47,22 +57,17 @@ class BatchNorms:
         twins = next(iter(self._running.values())).new_zeros(sum(sizes)).split(sizes)  # type: ignore[no-untyped-call]
         return dict(zip(self._running, twins, strict=True))
 
-    @property
-    def know_groups(self) -> bool:
-        """Whether all of them can normalise several batches at once, each by itself."""
-        return len(self._plain) == len(self._layers)
-
     @contextmanager
-    def tracking(self, tracked: bool, *, group: int | None = None) -> Iterator[None]:
+    def tracking(self, tracked: bool, *, groups: Groups | None = None) -> Iterator[None]:
         """Normalise by the batch in a pass, and write its statistics or leave them out; batches are not counted.
 
-        With `group`, which leaves no statistics, so many images at a time are a batch.
+        With `groups`, which leave no statistics, every group is a batch.
         """
         for layer in self._layers:
             layer.track_running_stats, layer.num_batches_tracked = tracked, None
             layer.train()  # in a test too
         try:
-            with computing(self._plain, functools.partial(_normalise_groups, size=group) if group else _normalise):
+            with computing(self._plain, functools.partial(_normalise_groups, groups=groups) if groups else _normalise):
                 yield
         finally:
             for layer, counter in zip(self._layers, self._counters.values(), strict=True):
@@ -92,7 +97,7 @@ def computing(layers: list[Layer], forward: Callable[[Layer, Tensor], Tensor]) -
 def trimmed(module: nn.Module, *, products: int) -> Iterator[None]:
     """Let a network's convolutions leave out the taps that only meet padding, for the length of a pass.
 
-    Those whose patches have at most `products` values are matrix products; with 0, as torch.func needs it, none.
+    Those whose patches have at most `products` values are matrix products.
     """
     with computing(list(convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
@@ -152,14 +157,17 @@ def _normalise(layer: _BatchNorm, x: Tensor) -> Tensor:
     return F.batch_norm(x, mean, var, layer.weight, layer.bias, True, momentum, layer.eps)
 
 
-def _normalise_groups(layer: _BatchNorm, x: Tensor, *, size: int) -> Tensor:
+def _normalise_groups(layer: _BatchNorm, x: Tensor, *, groups: Groups) -> Tensor:
+    size = groups.size * len(x) // groups.images  # a network may cut images into several rows
     count = len(x) // size
-    groups = [x[: count * size].view(count, size, *x.shape[1:]), x[count * size :].unsqueeze(0)]
-    return torch.cat([_standardised(layer, each).flatten(0, 1) for each in groups if each.numel()])
+    whole, rest = x[: count * size].view(count, size, *x.shape[1:]), x[count * size :].unsqueeze(0)
+    return torch.cat([_standardised(layer, each).flatten(0, 1) for each in (whole, rest) if each.numel()])
 
 
 def _standardised(layer: _BatchNorm, groups: Tensor) -> Tensor:
     """(group, image, channel, ...), every group by its own mean and variance."""
+    if groups[0].numel() == groups.shape[2]:
+        raise ValueError(f"Expected more than 1 value per channel of a batch, got {tuple(groups.shape[1:])}")
     exact = groups.to(layer.weight.dtype)
     over = [dim for dim in range(1, groups.dim()) if dim != 2]
     var, mean = torch.var_mean(exact, over, correction=0, keepdim=True)

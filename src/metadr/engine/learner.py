@@ -157,7 +157,8 @@ class Learner:
             penalty = part.penalty(raw, batch, contexts[part.name])
             if isinstance(penalty, Tensor):
                 terms[part.name] = penalty
-        grads = _gradient_of(list(terms.values()), list(self.network.params.values()))
+        moving = [term for term in terms.values() if term.requires_grad]
+        grads = _gradient_of(moving, list(self.network.params.values()))
         for part in parts:
             grads = part.gradient(grads, contexts[part.name])
         values = {name: term.detach() for name, term in terms.items()}

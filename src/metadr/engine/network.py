@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr import kernels
 from metadr.core import Batch, Params, Task
-from metadr.engine.layers import BatchNorms, reached, trimmed
+from metadr.engine.layers import BatchNorms, Groups, reached, trimmed
 from metadr.engine.recompute import Blocks
 from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 
@@ -99,7 +99,8 @@ class Network:
         if role is None or role == "fisher":
             self.module.eval()
             if role is None and self.tested_in:
-                with self._norms.tracking(False, group=self.tested_in), self._computing(role, half=self._half):
+                groups = Groups(len(x), self.tested_in)
+                with self._norms.tracking(False, groups=groups), self._computing(role, half=self._half):
                     return self._call(params, self._others, inputs)
             # The Fisher is always in full precision: it squares gradients, one image at a time.
             with self._computing(role, half=self._half and role is None):

@@ -51,17 +51,18 @@ def conv2d(
 
     Deep networks on small images are full of this: at 32x32 the last stage of a ResNet-18, with three quarters of its
     weights, sees images of one pixel. With `taps`, those of the whole kernel, the weight may be what is reached of it.
-    `products` is how many values all patches may have for it to be a matrix product; if 0, it is torch's own function,
-    the only one that torch.func knows.
+    `products` is how many values all patches may have for it to be a matrix product. For torch.func it is torch's own.
     """
     size, given = (x.shape[2], x.shape[3]), (weight.shape[2], weight.shape[3])
     reached = reach(size, taps or given, stride, padding, dilation)
     if given != reached.taps:
         weight = reached.of(weight)
     geometry = Geometry(size, reached.taps, stride, reached.padding, dilation)
-    if products and product.fits(x, weight, geometry, groups, products):
+    if torch._C._are_functorch_transforms_active():
+        return F.conv2d(x, weight, bias, stride, reached.padding, dilation, groups)
+    if product.fits(x, weight, geometry, groups, products):
         return product.conv2d(x, weight, bias, geometry)
-    if products and torch.is_grad_enabled():
+    if torch.is_grad_enabled():
         return convolution.conv2d(x, weight, bias, Places(stride, reached.padding, dilation, groups))
     return F.conv2d(x, weight, bias, stride, reached.padding, dilation, groups)
 

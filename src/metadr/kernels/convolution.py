@@ -31,27 +31,32 @@ class Places(NamedTuple):
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, places: Places) -> Tensor:
     if torch.is_autocast_enabled(x.device.type):  # torch sees to this for its own functions only
         dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    y: Tensor = _Convolved.apply(x, weight, places)
-    return y if bias is None else y + bias[:, None, None]
+        x, weight, bias = _cast(x, dtype), _cast(weight, dtype), bias if bias is None else _cast(bias, dtype)
+    y: Tensor = _Convolved.apply(x, weight, bias, places)
+    return y
+
+
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value if value.dtype == torch.float64 else value.to(dtype)
 
 
 class _Convolved(torch.autograd.Function):
     """Of images and weights."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, places: Places) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, places: Places) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.places = places
-        y: Tensor = torch.ops.aten.convolution(x, weight, None, *places.arguments)
+        y: Tensor = torch.ops.aten.convolution(x, weight, bias, *places.arguments)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (x, weight), (by_x, by_weight, _) = ctx.saved_tensors, ctx.needs_input_grad
+        (x, weight), (by_x, by_weight, by_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
         return (
             _ByImages.apply(grads[0], weight, x.shape, ctx.places) if by_x else None,
             _ByWeights.apply(x, grads[0], weight.shape, ctx.places) if by_weight else None,
+            grads[0].sum((0, 2, 3)) if by_bias else None,
             None,
         )
 
@@ -69,7 +74,7 @@ class _ByImages(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad, weight), (by_grad, by_weight, *_) = ctx.saved_tensors, ctx.needs_input_grad
         return (
-            _Convolved.apply(grads[0], weight, ctx.places) if by_grad else None,
+            _Convolved.apply(grads[0], weight, None, ctx.places) if by_grad else None,
             _ByWeights.apply(grads[0], grad, weight.shape, ctx.places) if by_weight else None,
             None,
             None,
@@ -90,7 +95,7 @@ class _ByWeights(torch.autograd.Function):
         (x, grad), (by_x, by_grad, *_) = ctx.saved_tensors, ctx.needs_input_grad
         return (
             _ByImages.apply(grad, grads[0], x.shape, ctx.places) if by_x else None,
-            _Convolved.apply(x, grads[0], ctx.places) if by_grad else None,
+            _Convolved.apply(x, grads[0], None, ctx.places) if by_grad else None,
             None,
             None,
         )

@@ -27,7 +27,7 @@ class MetaDR(Transforming):
     """
 
     name: ClassVar[str] = "meta-dr"
-    revision: ClassVar[int] = 2  # its second derivative through batch norm is computed in another order
+    revision: ClassVar[int] = 3  # what several passes say of the parameters is added in another order
 
     inner_lr: float = setting(0.1, "size of the simulated gradient step (alpha)", low=0)
     recall: float = setting(1.0, "weight of staying good on the current domain (beta)", low=0)
