@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -158,7 +159,7 @@ def sweep(
     eager: Eager = False,
 ) -> None:
     """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
-    usual, fields = get_table(table, tiny=tiny).only(row or []).with_seeds(seeds), _assignments(set_ or [])
+    usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
     if weights is not None and "weights" in fields:
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
     chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
@@ -175,6 +176,7 @@ def sweep(
         lanes=_lanes(lanes),
         capture=not eager,
         minutes=minutes,
+        rows=row or [],
     )
 
 
@@ -267,17 +269,26 @@ def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
 
 
 def _sweep_and_report(
-    table: Table, out: Path, stem: Path, *, device: str, minutes: float | None = None, **options: Any
+    table: Table,
+    out: Path,
+    stem: Path,
+    *,
+    device: str,
+    minutes: float | None = None,
+    rows: Sequence[str] = (),
+    **options: Any,
 ) -> None:
+    """Run what is missing of a table, or of some of its rows, and report all that there is of it."""
+    chosen = table.only(rows)
     with working(console) as tell:
-        for recipe in {_read_by(each): each for each in table.recipes}.values():
+        for recipe in {_read_by(each): each for each in chosen.recipes}.values():
             prepare(recipe, tell)
-    jobs = plan_jobs(jobs_of(table.seeds_of), out)
-    counts = sorted({len(each) for each in table.seeds_of.values()})
+    jobs = plan_jobs(jobs_of(chosen.seeds_of), out)
+    counts = sorted({len(each) for each in chosen.seeds_of.values()})
     seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
     first = f" from {table.first_seed} on" if table.first_seed else ""
     console.print(
-        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
+        f"{table.name}: {table.about}. {len(chosen.recipes)} recipes x {seeds} seeds{first}, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )
@@ -288,7 +299,7 @@ def _sweep_and_report(
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     if stop.interrupted:
         raise Stopped
-    records = _records_of([*jobs.finished, *outcome.done], out)
+    records = _records_of(plan_jobs(jobs_of(table.seeds_of), out).finished, out)
     if records and table.name in COMPARED:
         made = compare(table, records)
         cli_report.print_comparison(made, "md", None)

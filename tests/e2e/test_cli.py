@@ -146,6 +146,10 @@ def test_a_sweep_runs_what_is_missing_only(command: Command, tmp_path: Path) -> 
     assert table_of(third.out) == table_of(first.out)
     assert (tmp_path / "demo.md").exists()
 
+    some = command("sweep", "demo", "--row", "Naive", "--tiny", "--out", tmp_path, "--device", "cpu")
+    assert "1 recipes x 1 seeds, 1 finished, 0 to run." in some.out
+    assert table_of(some.out) == table_of(first.out)  # of all that was run
+
 
 def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(command: Command, tmp_path: Path) -> None:
     words = ("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")

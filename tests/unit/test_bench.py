@@ -74,6 +74,16 @@ def test_a_peer_trains(method, model, task):
         assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
+@pytest.mark.parametrize("method", ["l2", "dr+meta-dr", "er+meta-dr"])
+def test_a_step_that_a_peer_would_not_take_has_none(method):
+    assert peers_of(parse_method(method)) == {}
+
+
+def test_a_meta_dr_step_in_two_has_no_peer():
+    assert peers_of([MetaDR()])
+    assert peers_of([MetaDR(inner_steps=2)]) == peers_of([MetaDR(adapt=0.0)]) == {}
+
+
 def test_contenders_take_turns():
     calls = []
     measured = in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2, CPU)

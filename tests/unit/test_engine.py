@@ -100,6 +100,24 @@ class Bursting(Part):
         return [torch.full_like(grad, float("inf")) for grad in grads]
 
 
+class Telling(Part):
+    """A part whose penalty is told, and moves nothing."""
+
+    name: ClassVar[str] = "telling"
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor:
+        return torch.full((), 3.0)
+
+
+def test_a_penalty_that_needs_no_gradient_is_only_told(toy):
+    told, plain = toy.learner(Telling()), toy.learner()
+    for learner in (told, plain):
+        learner.begin_domain(toy.domains[0].train, first=True)
+    (terms, grads), (_, wanted) = told.gradient(), plain.gradient()
+    assert terms.loss == terms.by_name["clean"] + 3
+    assert all(map(torch.equal, grads, wanted))
+
+
 def test_a_run_whose_last_update_breaks_the_weights_says_so(registered_toys, classification, tmp_path):
     recipe = classification.recipe(Bursting(), overrides=(("optimizer", "sgd"), ("steps", 1)))
     with pytest.raises(UserError, match="The weights are no longer finite after step 1 of domain 'red'"):

@@ -215,6 +215,15 @@ def test_a_network_without_batch_norm_has_nothing_to_estimate(
     assert not (result.path / FILE).exists()
 
 
+def test_a_run_tested_by_batches_has_no_statistics_to_go_by(registered_toys: Any, tmp_path: Path) -> None:
+    recipe = registered_toys["classification"].recipe(overrides=(("steps", 1), ("tested_by", "batch")))
+    result = metadr.run(recipe, out=tmp_path, device="cpu")
+    with pytest.raises(
+        metadr.UserError, match=r"was tested by the statistics of every tested batch \(tested_by=batch\)"
+    ):
+        only(rescore([result.path], device="cpu"))
+
+
 def test_mistakes_are_one_sentence(finished: metadr.Result, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**options: Any) -> str:
         with pytest.raises(metadr.UserError) as error:

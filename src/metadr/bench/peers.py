@@ -140,10 +140,17 @@ class Higher(Peer):
 
 
 def peers_of(parts: Sequence[Part]) -> dict[str, type[Peer]]:
-    """Who can be compared with: `higher` has nothing to do in a step without an inner one."""
-    if not all(isinstance(part, MetaDR | Randomize) for part in parts):
+    """Who takes the same step, of naive, DR and Meta-DR as the paper has them; `higher`, if there is an inner one."""
+    if len(parts) > 1 or not all(_is_known(part) for part in parts):
         return {}
     found: dict[str, type[Peer]] = {"eager": Eager}
     if any(isinstance(part, MetaDR) for part in parts) and importlib.util.find_spec("higher") is not None:
         found["higher"] = Higher
     return found
+
+
+def _is_known(part: Part) -> bool:
+    if not isinstance(part, MetaDR):
+        return isinstance(part, Randomize)
+    once = part.meta_domains == part.inner_steps == 1 and not part.first_order
+    return once and part.recall > 0 and part.adapt > 0

@@ -12,7 +12,7 @@ import torch
 from metadr import models
 from metadr.bench.peers import Peer, peers_of
 from metadr.bench.work import Work
-from metadr.benchmarks import benchmark_of, make_recipe, training_of
+from metadr.benchmarks import benchmark_of, make_recipe, training_of, with_training
 from metadr.core import Domain, Recipe
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground
@@ -82,7 +82,8 @@ def bench_sweep(
     note("first run", 1, functools.partial(ours, 1, 1))
     note(IN_LANES, runs, functools.partial(ours, runs, "auto"))
     note("one after another", alone, functools.partial(ours, alone, 1))
-    for name, kind in peers_of(recipe.method).items():
+    for name, kind in (peers_of(recipe.method) if recipe.access == "current" else {}).items():
+        _others(kind, with_training(recipe, steps=1), 1, chosen)  # what it pays once
         note(f"{name}, one after another", peers, functools.partial(_others, kind, recipe, peers, chosen))
     return measured
 
