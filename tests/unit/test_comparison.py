@@ -85,13 +85,22 @@ def test_a_cell_is_mean_spread_and_difference(partial: Comparison) -> None:
     assert partial.cells["neither", "SVHN"].mean == 86.0
 
 
-def test_missing_cells_say_so_and_are_never_averaged_over_fewer_seeds(partial: Comparison) -> None:
-    assert partial.cells["recall", "SYN"].ours == "missing (2 of 3)"
-    assert partial.cells["adapt", "SYN"].ours == MISSING
-    assert partial.cells["recall and adapt", "SYN"].ours == "missing (1 of 3)"  # seed 7 is not of this table
-    for row in ("recall", "adapt", "recall and adapt"):
-        cell = partial.cells[row, "SYN"]
-        assert (cell.mean, cell.spread, cell.difference) == (None, None, None)
+def test_cells_say_what_is_missing(partial: Comparison) -> None:
+    assert partial.cells["recall", "SYN"].ours == "92.0 ± 0.0 (2 of 3)"
+    assert partial.cells["recall and adapt", "SYN"].ours == "92.0 (1 of 3)"  # seed 7 is not of this table
+    assert not partial.cells["recall", "SYN"].complete
+    cell = partial.cells["adapt", "SYN"]
+    assert (cell.ours, cell.mean, cell.spread, cell.difference) == (MISSING, None, None, None)
+
+
+def test_an_average_over_orders_is_over_all_of_them() -> None:
+    """Of the seeds that all orders have been run with."""
+    table = get_table("table11").with_seeds(2)
+    recipes = table.rows[0].recipes
+    runs = [finished(recipe, seed, 70.0) for recipe in recipes for seed in (0, 1) if (recipe, seed) != (recipes[3], 1)]
+    cell = compare(table, runs).cells["GEM", "SVHN"]
+    assert (cell.ours, cell.found, len(cell.values)) == ("73.0 ± 0.0 (24 of 48)", 47, 24)
+    assert compare(table, runs[1:]).cells["GEM", "SVHN"].ours == "missing (46 of 48)"
 
 
 def test_a_cell_of_one_run_has_no_spread(table3: Table) -> None:
@@ -222,8 +231,9 @@ def test_markdown(partial: Comparison) -> None:
     assert table[2] == ["neither", "ours", *(f"{value}.0 ± 3.6 (3)" for value in (83, 84, 85, 86))]
     assert table[3] == ["", "paper", "83.7 ± 6.4", "68.8 ± 3.4", "92.3 ± 0.4", "86.9 ± 0.1"]
     assert table[4] == ["", "difference", "-0.7", "+15.2", "-7.3", "-0.9"]
-    assert table[5] == ["recall", "ours", *["missing (2 of 3)"] * 4]
-    assert table[7] == ["", "difference", *["-"] * 4]
+    assert table[5] == ["recall", "ours", *(f"{value}.0 ± 0.0 (2 of 3)" for value in (90, 91, 92, 93))]
+    assert table[8] == ["adapt", "ours", *[MISSING] * 4]
+    assert table[10] == ["", "difference", *["-"] * 4]
     assert len({len(row) for row in table}) == 1
     assert "SYN is rendered here" in text
     assert "6 of 12 runs, 0.1 hours of runs" in text
@@ -248,8 +258,9 @@ def test_csv(partial: Comparison) -> None:
     assert (first["paper"], first["paper_spread"], first["difference"]) == ("83.7", "6.4", "-0.7000")
     assert {row["note"] for row in rows if row["column"] == "SYN"} == {"SYN is rendered here, not Ganin's"}
     assert {row["note"] for row in rows if row["column"] != "SYN"} == {""}
-    missing = next(row for row in rows if row["row"] == "recall")
-    assert (missing["ours"], missing["spread"], missing["n"], missing["difference"]) == ("", "", "2", "")
+    fewer, missing = (next(row for row in rows if row["row"] == name) for name in ("recall", "adapt"))
+    assert (fewer["ours"], fewer["spread"], fewer["n"], fewer["wanted"]) == ("90.0000", "0.0000", "2", "3")
+    assert (missing["ours"], missing["spread"], missing["n"], missing["difference"]) == ("", "", "0", "")
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table10", "figure3"])

@@ -41,7 +41,8 @@ Runs = dict[Recipe, dict[int, Record]]  # by recipe and seed
 class Cell(NamedTuple):
     """The final scores of the runs of a cell, and what the paper has there."""
 
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # of the seeds that all its recipes were run with
+    found: int  # runs, of these seeds and others
     wanted: int
     paper: Published | None
     ddof: int = 1
@@ -52,12 +53,12 @@ class Cell(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """None unless all runs are there: an average over fewer seeds would not be what the table says."""
-        return statistics.fmean(self.values) if self.complete else None
+        """Over the seeds that are there; none where an average would be over some of the recipes."""
+        return statistics.fmean(self.values) if self.values else None
 
     @property
     def spread(self) -> float | None:
-        return spread(list(self.values), ddof=self.ddof) if self.complete and self.wanted > 1 else None
+        return spread(list(self.values), ddof=self.ddof) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
@@ -67,9 +68,10 @@ class Cell(NamedTuple):
     def ours(self) -> str:
         """Mean ± spread (n), or what is missing."""
         if self.mean is None:
-            return f"{MISSING} ({len(self.values)} of {self.wanted})" if self.values else MISSING
+            return f"{MISSING} ({self.found} of {self.wanted})" if self.found else MISSING
         half = "" if self.spread is None else f" ± {self.spread:.1f}"
-        return f"{self.mean:.1f}{half} ({self.wanted})"
+        n = str(self.wanted) if self.complete else f"{len(self.values)} of {self.wanted}"
+        return f"{self.mean:.1f}{half} ({n})"
 
 
 class Comparison(NamedTuple):
@@ -111,15 +113,15 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
     beside = table.beside or table.name
     cells: dict[tuple[str, str], Cell] = {}
     for row in table.rows:
-        wanted = len(row.recipes) * row.seeds
+        there = {recipe: set(table.seeds_in(row)) & set(runs.get(recipe, {})) for recipe in row.recipes}
+        seeds, found = sorted(set.intersection(*there.values())), sum(map(len, there.values()))
         values: dict[str, list[float]] = {}
         for recipe in row.recipes:
-            found = [runs[recipe][seed] for seed in table.seeds_in(row) if seed in runs.get(recipe, {})]
             for column, domain in _columns(beside, row, recipe).items():
-                values.setdefault(column, []).extend(record.final(domain) for record in found)
+                values.setdefault(column, []).extend(runs[recipe][seed].final(domain) for seed in seeds)
         for column, those in values.items():
             printed = PAPER.get(beside, {}).get((row.paper or row.title, column))
-            cells[row.title, column] = Cell(tuple(those), wanted, printed, ddof)
+            cells[row.title, column] = Cell(tuple(those), found, len(row.recipes) * row.seeds, printed, ddof)
     filled = dict.fromkeys(column for _, column in cells)
     columns = [column for column in columns_of(beside) if column in filled] or list(filled)
     return Comparison(table, columns, cells, runs, [*table.notes, *notes])
