@@ -1,8 +1,13 @@
 """What every registered transformation promises. A new one is picked up by all checks without another line."""
 
+import importlib.util
 import inspect
 import itertools
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+import metadr
 from metadr import transforms
 from metadr.errors import UserError
 from metadr.transforms import TRANSFORMS, Choice, Transform, TransformSet, draw, get_set
@@ -239,6 +245,67 @@ def test_cuda_equals_cpu_at_every_level(name, size):
     images = torch.randint(256, (len(level), 3, *size), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     function = getattr(transforms, name)
     assert torch.equal(function(images.cuda(), level.cuda()).cpu(), function(images, level))
+
+
+# One kernel for all transformations of a set.
+
+INTERPRETED = """
+import torch
+from metadr.transforms import fused, get_set
+from metadr.transforms.drawing import _masked, _Slot, draw
+from metadr.transforms.geometric import headings
+from metadr.transforms.registry import TRANSFORMS
+
+fused.BLOCK = 128
+rng = torch.Generator().manual_seed(0)
+slots = []
+for name, per in (("psi1", "image"), ("psi1", "batch"), ("psi4", "image"), ("psi4", "batch")):
+    drawn = draw(get_set(name), 6, rng, per=per, pick="operation")
+    transforms = [TRANSFORMS[choice.name] for choice in drawn.source.choices]
+    slots.append((transforms, drawn.operation[0], drawn.level[0], drawn.heading[:, 0]))
+every = [transform for transform in TRANSFORMS.values() if fused._code(transform) is not None]
+for transform in every:  # each at its first level, and at one in between
+    levels = [transform.low, 0.7 * transform.low + 0.3 * transform.high]
+    at = torch.tensor([every.index(transform)] * 2)
+    level = torch.tensor([int(each) if transform.whole else each for each in levels], dtype=torch.float64)
+    slots.append((every, at, level, headings(level)))
+for transforms, operation, level, heading in slots:
+    assert all(fused._code(transform) is not None for transform in transforms)
+    for size in ((9, 11), (4, 7)):
+        images = torch.randint(256, (len(operation), 3, *size), generator=rng, dtype=torch.uint8)
+        own = [torch.Generator().manual_seed(7) for _ in range(2)]
+        wanted, _ = _masked(_Slot(transforms, operation, level, heading, images, None, own[0], 255))
+        assert torch.equal(fused.apply(transforms, operation, level, heading, images, own[1]), wanted)
+        assert torch.equal(own[0].get_state(), own[1].get_state())
+        print("same pixels")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_of_all_transformations_makes_the_same_pixels():
+    """In Triton's interpreter, which must be asked for before Triton is imported: so in a process of its own."""
+    source = str(Path(metadr.__file__).resolve().parents[1])
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("same pixels") == 2 * (4 + 11)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("size", [(32, 32), (37, 53), (375, 1242)], ids=str)
+@pytest.mark.parametrize("per", ["image", "batch"])
+@pytest.mark.parametrize("name", ["psi1", "psi2", "psi3", "psi4", "identity+brightness+solarize+gaussian_noise+blur"])
+def test_cuda_in_one_kernel_equals_cuda_one_by_one(name, per, size):
+    """With noise, too: both draw the same numbers."""
+    rng = torch.Generator("cuda").manual_seed(0)
+    images = torch.randint(256, (40, 3, *size), generator=rng, dtype=torch.uint8, device="cuda")
+    drawn = draw(get_set(name), 40, rng, per=per, pick="operation")
+    own = [torch.Generator("cuda").manual_seed(7) for _ in range(2)]
+    made = [drawn.apply(images, each, strategy=which) for each, which in zip(own, ("fused", "masked"), strict=True)]
+    assert torch.equal(*made)
+    assert not torch.equal(made[0], images)
+    assert torch.equal(own[0].get_state(), own[1].get_state())
 
 
 @pytest.mark.gpu

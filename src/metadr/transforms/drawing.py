@@ -7,13 +7,15 @@ import torch
 from torch import Tensor
 
 from metadr.errors import UserError
+from metadr.transforms import fused
+from metadr.transforms.geometric import headings
 from metadr.transforms.registry import Transform, check_images, check_masks, get_transform
 from metadr.transforms.sets import TransformSet
 from metadr.transforms.workers import run_all
 
 Per = Literal["image", "batch"]
 Pick = Literal["operation", "pair"]
-Strategy = Literal["auto", "gather", "masked"]
+Strategy = Literal["auto", "gather", "masked", "fused"]
 
 # On a CPU, as many values are transformed at a time, so that intermediate results stay in the cache.
 CHUNK = 1 << 20
@@ -26,6 +28,8 @@ class Drawn(NamedTuple):
     """(N, B) int64: which choice of the set."""
     level: Tensor
     """(N, B) float64: at which level."""
+    heading: Tensor
+    """(2, N, B) float64: cosine and sine of the level as an angle, for a transformation that turns."""
     source: TransformSet
     """The set they were drawn from."""
 
@@ -68,8 +72,9 @@ class Drawn(NamedTuple):
                 images share one T.
             masks: (B, H, W) labels; `ignore_index` enters where a rotation uncovers a corner.
             strategy: "gather", for CPUs alone, runs each transformation on the images that drew it; "masked" runs
-                every one on all images and selects, without the host. "auto" takes the first on a CPU and the second
-                elsewhere. Without noise both give the same pixels.
+                every one on all images and selects, without the host; "fused", for GPUs alone, does the same in one
+                kernel, if it knows all of the set's and no mask moves. "auto" takes the first on a CPU, elsewhere the
+                last where it can. Without noise all give the same pixels.
         """
         check_images(images, self.source.name)
         if masks is not None:
@@ -88,12 +93,16 @@ class Drawn(NamedTuple):
         on_cpu = images.device.type == "cpu"
         if strategy == "gather" and not on_cpu:
             raise UserError("The 'gather' strategy must run on a CPU: use 'masked' or 'auto' elsewhere.")
-        if strategy == "auto":
-            strategy = "gather" if on_cpu else "masked"
-        step = _gather if strategy == "gather" else _masked
         transforms = [get_transform(choice.name) for choice in self.source.choices]
-        for operation, level in zip(self.operation[:, :num_images], self.level[:, :num_images], strict=True):
-            images, masks = step(transforms, operation, level, images, masks, rng, ignore_index)
+        in_one = not on_cpu and fused.fits(transforms, images, masks)
+        if strategy == "fused" and not in_one:
+            raise UserError("The 'fused' strategy needs a GPU, the paper's transformations, and no mask that moves.")
+        if strategy == "auto":
+            strategy = "gather" if on_cpu else "fused" if in_one else "masked"
+        step = {"gather": _gather, "masked": _masked, "fused": _fused}[strategy]
+        columns = (self.operation[:, :num_images], self.level[:, :num_images], self.heading[..., :num_images].unbind(1))
+        for operation, level, heading in zip(*columns, strict=True):
+            images, masks = step(_Slot(transforms, operation, level, heading, images, masks, rng, ignore_index))
         return images if masks is None else (images, masks)
 
 
@@ -122,7 +131,8 @@ def draw(source: TransformSet, num_images: int, rng: torch.Generator, *, per: Pe
         pair = torch.randint(len(table.level), shape, generator=rng, device=rng.device)
         operation = table.operation[pair]
     size = (source.compositions, num_images)
-    return Drawn(operation.expand(size), table.level[pair].expand(size), source)
+    level, heading = table.level[pair].expand(size), table.heading[:, pair].expand(2, *size)
+    return Drawn(operation.expand(size), level, heading, source)
 
 
 class _Table(NamedTuple):
@@ -130,6 +140,7 @@ class _Table(NamedTuple):
 
     operation: Tensor
     level: Tensor
+    heading: Tensor
     first: Tensor
     num_levels: Tensor
 
@@ -142,19 +153,25 @@ def _table(source: TransformSet, device: torch.device) -> _Table:
     operation = torch.repeat_interleave(torch.arange(len(grids)), num_levels)
     level = torch.tensor([level for grid in grids for level in grid], dtype=torch.float64)
     first = num_levels.cumsum(0) - num_levels
-    return _Table(*(column.to(device) for column in (operation, level, first, num_levels)))
+    return _Table(*(column.to(device) for column in (operation, level, headings(level), first, num_levels)))
 
 
-def _gather(
-    transforms: list[Transform],
-    operation: Tensor,
-    level: Tensor,
-    images: Tensor,
-    masks: Tensor | None,
-    rng: torch.Generator | None,
-    ignore_index: int,
-) -> tuple[Tensor, Tensor | None]:
+class _Slot(NamedTuple):
+    """One of the transformations that T is composed of, for every image, and what it meets."""
+
+    transforms: list[Transform]
+    operation: Tensor
+    level: Tensor
+    heading: Tensor
+    images: Tensor
+    masks: Tensor | None
+    rng: torch.Generator | None
+    ignore_index: int
+
+
+def _gather(slot: _Slot) -> tuple[Tensor, Tensor | None]:
     """Run each transformation on the images that drew it, a few at a time."""
+    transforms, operation, level, _, images, masks, rng, ignore_index = slot
     out = torch.empty(images.shape, dtype=images.dtype)
     moved = None if masks is None else torch.empty(masks.shape, dtype=masks.dtype)
 
@@ -190,16 +207,15 @@ def _fork(rng: torch.Generator | None) -> torch.Generator:
     return torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=rng)))
 
 
-def _masked(
-    transforms: list[Transform],
-    operation: Tensor,
-    level: Tensor,
-    images: Tensor,
-    masks: Tensor | None,
-    rng: torch.Generator | None,
-    ignore_index: int,
-) -> tuple[Tensor, Tensor | None]:
+def _fused(slot: _Slot) -> tuple[Tensor, Tensor | None]:
+    """What `_masked` makes, in one kernel."""
+    made = fused.apply(slot.transforms, slot.operation, slot.level, slot.heading, slot.images, slot.rng)
+    return made, slot.masks
+
+
+def _masked(slot: _Slot) -> tuple[Tensor, Tensor | None]:
     """Run every transformation on all images and keep, for each image, the one it drew."""
+    transforms, operation, level, _, images, masks, rng, ignore_index = slot
     out, moved = images, masks
     for index, transform in enumerate(transforms):
         hit = (operation == index).view(-1, 1, 1, 1)

@@ -22,6 +22,15 @@ def rotate(images: Tensor, level: Tensor) -> Tensor:
     return rotated(images, level, 0)
 
 
+def headings(degrees: Tensor) -> Tensor:
+    """Cosine and sine of a rotation, (2, ...) float64, rounded as PIL does to 15 digits.
+
+    That also hides who computed them, so that a rotation is the same on every device.
+    """
+    angle = degrees.double().remainder(360.0) * -(math.pi / 180.0)
+    return torch.stack((angle.cos(), angle.sin())).mul_(1e15).round_().div_(1e15)
+
+
 def rotated(planes: Tensor, degrees: Tensor, fill: int) -> Tensor:
     """Rotate planes (B, C, H, W) about their centre in PIL's 16.16 fixed-point coordinates."""
     height, width = planes.shape[2:]
@@ -34,23 +43,24 @@ def rotated(planes: Tensor, degrees: Tensor, fill: int) -> Tensor:
 
 
 def sources(degrees: Tensor, height: int, width: int) -> Tensor:
-    """For each pixel of the result, column and row of its source, counted from a frame one pixel wide: (2, B, H, W).
-
-    The float64 operations are PIL's, in its order. Its rounding to 15 digits also hides who computed the cosine, so
-    that the result is the same on every device.
-    """
-    angle = degrees.double().remainder(360.0) * -(math.pi / 180.0)
-    cos, sin = torch.stack((angle.cos(), angle.sin())).mul_(1e15).round_().div_(1e15)
-    x, y = width / 2, height / 2
-    offset = torch.stack((cos * -x + sin * -y + x, -sin * -x + cos * -y + y))
-    per_column, per_row = torch.stack((cos, -sin)), torch.stack((sin, cos))
-    steps = torch.stack((offset + per_column * 0.5 + per_row * 0.5, per_column, per_row))
-    # 16.16 fixed point. No coordinate reaches height + width, so 32 bits hold it; on larger images PIL calculates
-    # otherwise.
+    """For each pixel of the result, column and row of its source, counted from a frame one pixel wide: (2, B, H, W)."""
+    # No coordinate reaches height + width, so 32 bits hold it; on larger images PIL calculates otherwise.
     dtype = torch.int32 if height + width < 32_767 else torch.int64
-    start, per_column, per_row = (steps * 65536.0 + 0.5).floor_().to(dtype).unsqueeze(3)
+    start, per_column, per_row = _in_fixed_point(degrees, height, width, dtype).unsqueeze(3)
     down = torch.arange(height, device=degrees.device, dtype=dtype)
     across = torch.arange(width, device=degrees.device, dtype=dtype)
     rows = start + 65536 + per_row * down
     columns = per_column * across
     return torch.add(rows.unsqueeze(3), columns.unsqueeze(2)).bitwise_right_shift_(16)
+
+
+def _in_fixed_point(degrees: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The source of the first pixel, and how far it moves with a column and with a row, each as column and row in 16.16
+    fixed point: (3, 2, B). The float64 operations are PIL's, in its order.
+    """
+    cos, sin = headings(degrees)
+    x, y = width / 2, height / 2
+    offset = torch.stack((cos * -x + sin * -y + x, -sin * -x + cos * -y + y))
+    per_column, per_row = torch.stack((cos, -sin)), torch.stack((sin, cos))
+    steps = torch.stack((offset + per_column * 0.5 + per_row * 0.5, per_column, per_row))
+    return (steps * 65536.0 + 0.5).floor_().to(dtype)
