@@ -1,6 +1,8 @@
 """Fixtures for all tests. The toys themselves are in toys.py, loaded by path: importlib mode has no sibling imports."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import metadr
 from metadr.data.vkitti2_files import DOMAINS
 
 _spec = importlib.util.spec_from_file_location("toys", Path(__file__).with_name("toys.py"))
@@ -29,6 +32,24 @@ def toys():
     torch.set_num_threads(1)  # the toys are far too small to share out
     yield _toys
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def interpreted():
+    """Runs a program in Triton's interpreter and returns what it prints.
+
+    The interpreter must be asked for before Triton is imported: so in a process of its own.
+    """
+    pytest.importorskip("triton", reason="Triton is not installed")
+
+    def run(program: str) -> str:
+        source = str(Path(metadr.__file__).resolve().parents[1])
+        env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
 
 
 @pytest.fixture

@@ -1,13 +1,8 @@
 """What every registered transformation promises. A new one is picked up by all checks without another line."""
 
-import importlib.util
 import inspect
 import itertools
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +10,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-import metadr
 from metadr import transforms
 from metadr.errors import UserError
 from metadr.transforms import TRANSFORMS, Choice, Transform, TransformSet, draw, get_set
@@ -281,14 +275,8 @@ for transforms, operation, level, heading in slots:
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_of_all_transformations_makes_the_same_pixels():
-    """In Triton's interpreter, which must be asked for before Triton is imported: so in a process of its own."""
-    source = str(Path(metadr.__file__).resolve().parents[1])
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("same pixels") == 2 * (4 + 11)
+def test_the_kernel_of_all_transformations_makes_the_same_pixels(interpreted):
+    assert interpreted(INTERPRETED).count("same pixels") == 2 * (4 + 11)
 
 
 @pytest.mark.gpu

@@ -1,11 +1,6 @@
 """Layers that do less work than torch's: the same values, first and second derivatives, statistics."""
 
-import importlib.util
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-import metadr
 from metadr import kernels
 from metadr.kernels import convolution, product
 from metadr.kernels import fused_batch_norm as fused
@@ -345,15 +339,10 @@ for shape in ((8, 3), (4, 3, 5), (4, 5, 3, 2), (2, 2, 70, 40), (2, 1, 1, 1)):
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_triton_kernels_have_the_values_and_derivatives_of_torch_s_layers():
-    """In Triton's interpreter, which must be asked for before Triton is imported: so in a process of its own."""
-    source = str(Path(metadr.__file__).resolve().parents[1])
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("convolution") == 7 * 3
-    assert ended.stdout.count("batch norm") == 13
+def test_the_triton_kernels_have_the_values_and_derivatives_of_torch_s_layers(interpreted):
+    said = interpreted(INTERPRETED)
+    assert said.count("convolution") == 7 * 3
+    assert said.count("batch norm") == 13
 
 
 def test_the_triton_kernels_are_left_out_on_a_cpu():
