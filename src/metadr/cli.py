@@ -17,6 +17,7 @@ from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe
 from metadr.cost import estimate
 from metadr.display import Watch, duration, working
+from metadr.engine.ground import pick_device
 from metadr.errors import UserError
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
@@ -24,7 +25,7 @@ from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
-from metadr.run import Progress, pick_device
+from metadr.run import Progress
 from metadr.run import run as run_recipe
 from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop

@@ -12,11 +12,10 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, prepare, training_of, with_training
 from metadr.core import Split
 from metadr.domains import load_domains
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.errors import UserError
 from metadr.progress import Watch
 from metadr.rescore import finished_run, network_of
-from metadr.run import pick_device
 from metadr.vkitti2_classes import CLASSES
 
 GAP, TEXT = 6, 13  # pixels

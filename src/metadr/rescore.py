@@ -11,14 +11,14 @@ from metadr import models, settings
 from metadr.benchmarks import benchmark_of, data_fields, get_benchmark, prepare, training_of, with_training
 from metadr.core import Domain, Recipe
 from metadr.domains import Resident, load_domains
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.engine.network import Network
 from metadr.engine.reestimate import BATCH, norms_of, reestimate
 from metadr.errors import UserError
 from metadr.evaluate import confusion, score
 from metadr.progress import Watch
 from metadr.provenance import environment
-from metadr.run import pick_device, scores_of
+from metadr.run import scores_of
 from metadr.store import RunDirectory, finished_runs, recipe_from_identity
 
 Statistics = Literal["own", "each"]

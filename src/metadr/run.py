@@ -16,7 +16,7 @@ from metadr.best_epoch import Best, BestEpoch
 from metadr.core import Domain, Recipe, Split
 from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
-from metadr.engine.ground import Ground, prepare_process
+from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner, stream_seed
 from metadr.engine.log import LOOK_EVERY, Taken
 from metadr.engine.network import Network
@@ -70,23 +70,6 @@ def scores_of(rows: list[dict[str, Any]], order: tuple[str, ...]) -> list[list[f
     """The matrix R from a run's rows."""
     values = {(row["after"], row["on"]): row["value"] for row in rows}
     return [[values[after, on] for on in order] for after in (UNTRAINED, *order)]
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; 'auto' takes a GPU where there is one."""
-    prepare_process()
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        gpus = {0: "no usable GPU", 1: "one usable GPU"}.get(count := torch.cuda.device_count(), f"{count} usable GPUs")
-        raise UserError(f"Device '{name}' was asked for, but this machine has {gpus}. Use --device auto.")
-    return device
 
 
 def run(

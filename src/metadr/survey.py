@@ -16,11 +16,10 @@ from metadr.benchmarks import benchmark_of, steps_of, training_of
 from metadr.core import Benchmark, Domain, Found, Recipe
 from metadr.domains import read_domains
 from metadr.engine.fit import check_fit
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner
 from metadr.engine.network import Network
 from metadr.evaluate import confusion
-from metadr.run import pick_device
 
 TIMED_STEPS = 3  # at each domain, after one that is not counted
 TIMED_IMAGES = 256  # of a test and of a domain's end, which are then taken to grow with the number of images

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 from metadr import settings
 from metadr.benchmarks import check_recipe, steps_of, training_of
 from metadr.core import Recipe
-from metadr.engine.ground import check_precision
+from metadr.engine.ground import check_precision, pick_device
 from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
-from metadr.run import Progress, advance, pick_device
+from metadr.run import Progress, advance
 from metadr.store import RunDirectory
 
 

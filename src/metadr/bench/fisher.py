@@ -14,9 +14,8 @@ from metadr.bench.step import Ours
 from metadr.bench.timing import in_turn
 from metadr.bench.work import Work, noise, parts_of, task_of
 from metadr.core import Domain, Params, Split, Training
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.provenance import environment
-from metadr.run import pick_device
 
 CHUNK = 32  # images at once with torch.func, whose gradients have to fit
 

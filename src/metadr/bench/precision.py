@@ -13,11 +13,10 @@ from metadr import models
 from metadr.benchmarks import benchmark_of, make_recipe, training_of
 from metadr.core import Recipe, Split, Training
 from metadr.domains import load_domains
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner, stream_seed
 from metadr.engine.log import LOOK_EVERY
 from metadr.provenance import environment
-from metadr.run import pick_device
 from metadr.training import Precision
 
 STOPS = (0, 3, 10, 30, 100, 300, 1000)

@@ -16,12 +16,11 @@ from metadr.bench.timing import in_turn
 from metadr.bench.work import SIZES, Work, noise, parts_of, size_of, task_of, training_on
 from metadr.core import Domain, Recipe, Training
 from metadr.engine.fit import check_fit
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner
 from metadr.engine.log import LOOK_EVERY
 from metadr.engine.network import Network
 from metadr.provenance import environment
-from metadr.run import pick_device
 from metadr.training import Precision
 
 METHODS = ("naive", "dr", "meta-dr")

@@ -15,10 +15,9 @@ from metadr.bench.work import Work
 from metadr.benchmarks import benchmark_of, make_recipe, training_of, with_training
 from metadr.core import Domain, Recipe
 from metadr.domains import load_domains
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, pick_device
 from metadr.lanes import Lanes
 from metadr.provenance import environment
-from metadr.run import pick_device
 from metadr.sweep import Job, sweep
 
 IN_LANES = "in lanes"

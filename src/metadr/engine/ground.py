@@ -19,6 +19,23 @@ def prepare_process() -> None:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
+def pick_device(name: str) -> torch.device:
+    """The device of a name; 'auto' takes a GPU where there is one."""
+    prepare_process()
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"No device '{name}'. Allowed: auto, cpu, cuda, cuda:0 and so on.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        gpus = {0: "no usable GPU", 1: "one usable GPU"}.get(count := torch.cuda.device_count(), f"{count} usable GPUs")
+        raise UserError(f"Device '{name}' was asked for, but this machine has {gpus}. Use --device auto.")
+    return device
+
+
 def check_precision(training: Training, device: torch.device) -> None:
     if training.precision == "tf32" and device.type != "cuda":
         raise UserError(f"Precision 'tf32' needs a GPU, and this run is on {device.type}. Use fp32, bf16 or a GPU.")
