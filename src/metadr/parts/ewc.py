@@ -28,7 +28,7 @@ class EWC(Part):
     name: ClassVar[str] = "ewc"
     revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 
-    strength: float = setting(1.0, "weight of the pull", low=0)
+    strength: float = setting(0.1, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain or the last one only")
     fisher_labels: Literal["true", "sampled"] = setting("true", "labels of the data, or drawn from the model")
     fisher_images: int | None = setting(None, "images that the Fisher is averaged over; none means all", low=1)

@@ -57,6 +57,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "precision": precision.table,
     "strengths": strengths.table,
     "suspects": suspects.table,
+    "suspects-p2": suspects.second,
     "beyond": beyond.table,
     "beyond-final": beyond_final.table,
     "syn-sensitivity": syn_sensitivity.table,
