@@ -22,7 +22,7 @@ from metadr.errors import UserError
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
-from metadr.recipes import COMPARED, Table, get_table
+from metadr.recipes import COMPARED, Table, get_table, only
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
 from metadr.run import Progress
@@ -147,7 +147,7 @@ def run(
 
 @app.command()
 def sweep(
-    table: Annotated[str, typer.Argument(help="a table, such as demo")],
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE", help="a table, such as demo; or several")],
     row: Annotated[list[str] | None, typer.Option(help="only rows of this title, * for any text")] = None,
     seeds: Seeds = None,
     weights: Weights = None,
@@ -159,20 +159,13 @@ def sweep(
     tiny: Tiny = False,
     eager: Eager = False,
 ) -> None:
-    """Run what is missing of a table, many runs side by side on a GPU, and show it; a second call goes on."""
-    usual, fields = get_table(table, tiny=tiny).with_seeds(seeds), _assignments(set_ or [])
+    """Run what is missing of tables, many runs side by side on a GPU, and show them; a second call goes on."""
+    fields = _assignments(set_ or [])
     if weights is not None and "weights" in fields:
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
-    chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
-    # A file of weights where the table wants one is no other setting.
-    if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
-        given = {**fields, **({"weights": weights} if weights else {})}
-        changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
-        chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
     _sweep_and_report(
-        chosen,
+        [_as_asked(get_table(name, tiny=tiny).with_seeds(seeds), fields, weights, tiny=tiny) for name in tables],
         out,
-        out / table,
         device=device,
         lanes=_lanes(lanes),
         capture=not eager,
@@ -192,7 +185,7 @@ def demo(
     """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits, or on streets."""
     chosen = get_table("demo-segmentation" if segmentation else "demo", tiny=tiny).with_seeds(seeds)
     started = time.monotonic()
-    _sweep_and_report(chosen, out, out / chosen.name, device=device)
+    _sweep_and_report([chosen], out, device=device)
     if segmentation:
         runs = [RunDirectory(out, recipe, 0).path for recipe in chosen.recipes]
         sheet = out / "predictions.png"
@@ -227,6 +220,17 @@ def main() -> None:
     except Stopped as stopped:
         errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
+
+
+def _as_asked(usual: Table, fields: dict[str, str], weights: str | None, *, tiny: bool) -> Table:
+    """The table with settings and weights from the command line, and a note where these are not its own."""
+    chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
+    # A file of weights where the table wants one is no other setting.
+    if not tiny and [*map(description, chosen.recipes)] == [*map(description, usual.recipes)]:
+        return chosen
+    given = {**fields, **({"weights": weights} if weights else {})}
+    changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
+    return chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
 
 
 def _with_weights(table: Table, file: str | None) -> Table:
@@ -270,29 +274,22 @@ def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
 
 
 def _sweep_and_report(
-    table: Table,
+    tables: Sequence[Table],
     out: Path,
-    stem: Path,
     *,
     device: str,
     minutes: float | None = None,
     rows: Sequence[str] = (),
     **options: Any,
 ) -> None:
-    """Run what is missing of a table, or of some of its rows, and report all that there is of it."""
-    chosen = table.only(rows)
+    """Run what is missing of tables, or of some of their rows, and report all that there is of them."""
+    chosen = only(tables, rows)
     with working(console) as tell:
-        for recipe in {_read_by(each): each for each in chosen.recipes}.values():
+        for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
             prepare(recipe, tell)
-    jobs = plan_jobs(jobs_of(chosen.seeds_of), out)
-    counts = sorted({len(each) for each in chosen.seeds_of.values()})
-    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
-    first = f" from {table.first_seed} on" if table.first_seed else ""
-    console.print(
-        f"{table.name}: {table.about}. {len(chosen.recipes)} recipes x {seeds} seeds{first}, "
-        f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
-        soft_wrap=True,
-    )
+    for table in chosen:
+        _print_plan(table, out)
+    jobs = plan_jobs(jobs_of(*(table.seeds_of for table in chosen)), out)
     if jobs.missing:
         console.print(str(estimate(jobs.missing, out, pick_device(device))), soft_wrap=True)
     started = time.monotonic()
@@ -300,18 +297,13 @@ def _sweep_and_report(
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     if stop.interrupted:
         raise Stopped
-    records = _records_of(plan_jobs(jobs_of(table.seeds_of), out).finished, out)
-    if records and table.name in COMPARED:
-        made = compare(table, records)
-        cli_report.print_comparison(made, "md", None)
-        print_written(write_comparison(made, every_format(made, stem)))
-    elif records:
-        print_tables(records)
-        print_written(write_report(records, stem))
+    for table in tables:
+        _report(table, out)
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if jobs.missing:
         ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
-        console.print(f"{table.name}: {ended}, in {duration(time.monotonic() - started)}.")
+        names = ", ".join(table.name for table in tables)
+        console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
         console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
@@ -322,6 +314,29 @@ def _sweep_and_report(
             f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
             f"each keeps its traceback in failed.json. {reasons}"
         )
+
+
+def _print_plan(table: Table, out: Path) -> None:
+    jobs = plan_jobs(jobs_of(table.seeds_of), out)
+    counts = sorted({len(each) for each in table.seeds_of.values()})
+    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    first = f" from {table.first_seed} on" if table.first_seed else ""
+    console.print(
+        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
+        f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
+        soft_wrap=True,
+    )
+
+
+def _report(table: Table, out: Path) -> None:
+    records = _records_of(plan_jobs(jobs_of(table.seeds_of), out).finished, out)
+    if records and table.name in COMPARED:
+        made = compare(table, records)
+        cli_report.print_comparison(made, "md", None)
+        print_written(write_comparison(made, every_format(made, out / table.name)))
+    elif records:
+        print_tables(records)
+        print_written(write_report(records, out / table.name))
 
 
 def _read_by(recipe: Recipe) -> tuple[Any, ...]:

@@ -71,10 +71,11 @@ def plan(recipes: Sequence[Recipe], seeds: Sequence[int], out: str | Path) -> Pl
     return plan_jobs([Job(recipe, seed) for seed in seeds for recipe in recipes], out)
 
 
-def jobs_of(seeds_of: Mapping[Recipe, range]) -> list[Job]:
-    """Every recipe over its own seeds: the first of all of them, then the second."""
-    every = sorted({seed for seeds in seeds_of.values() for seed in seeds})
-    return [Job(recipe, seed) for seed in every for recipe, seeds in seeds_of.items() if seed in seeds]
+def jobs_of(*tables: Mapping[Recipe, range]) -> list[Job]:
+    """Every recipe of some tables over its own seeds, once: the first of all of them, then the second."""
+    every = sorted({seed for seeds_of in tables for seeds in seeds_of.values() for seed in seeds})
+    jobs = (Job(recipe, s) for s in every for seeds_of in tables for recipe, seeds in seeds_of.items() if s in seeds)
+    return list(dict.fromkeys(jobs))
 
 
 def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:

@@ -150,6 +150,11 @@ def test_a_sweep_runs_what_is_missing_only(command: Command, tmp_path: Path) -> 
     assert "1 recipes x 1 seeds, 1 finished, 0 to run." in some.out
     assert table_of(some.out) == table_of(first.out)  # of all that was run
 
+    several = command("sweep", "embedded", "demo", "--row", "naive", "--tiny", "--out", tmp_path, "--device", "cpu")
+    assert several.out.index("embedded: ") < several.out.index("demo: ") < several.out.index("embedded.md")
+    _, after = several.out.split("embedded.png")
+    assert table_of(after) == table_of(first.out)
+
 
 def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(command: Command, tmp_path: Path) -> None:
     words = ("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")

@@ -8,7 +8,7 @@ import pytest
 from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
-from metadr.recipes import OF_THE_PAPER, get_table
+from metadr.recipes import OF_THE_PAPER, get_table, only
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
@@ -50,15 +50,31 @@ def test_rows_and_columns_are_the_paper_s(name: str) -> None:
     ],
 )
 def test_some_rows_of_a_table(wanted: list[str], titles: int, runs: int) -> None:
-    table = get_table("table1").only(wanted)
+    [table] = only([get_table("table1")], wanted)
     assert len({row.title for row in table.rows}) == titles
     assert len(jobs_of(table.seeds_of)) == runs
     assert compare(table, []).rows
 
 
 def test_a_row_that_no_table_has_is_refused() -> None:
-    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1'. Its rows: Naive, Naive \+ DR, L2"):
-        get_table("table1").only(["Naive", "Navie"])
+    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1'. The rows there: Naive, Naive \+ DR, L2"):
+        only([get_table("table1")], ["Naive", "Navie"])
+    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1' and 'table3'. The rows there: Naive,"):
+        only([get_table("table1"), get_table("table3")], ["Navie"])
+
+
+def test_tables_without_a_wanted_row_are_left_out() -> None:
+    [table] = only([get_table("table1"), get_table("table3"), get_table("table4")], ["recall"])
+    assert table.name == "table3" and [row.title for row in table.rows] == ["recall"]
+
+
+def test_tables_that_share_recipes_are_run_once() -> None:
+    first, second = (get_table(name).seeds_of for name in ("table3", "table8"))
+    shared = set(first) & set(second)
+    assert shared
+    jobs = jobs_of(first, second)
+    assert len(jobs) == len(set(jobs)) == len(jobs_of(first)) + len(jobs_of(second)) - 3 * len(shared)
+    assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
 
 
 def of(benchmark: str) -> list[str]:

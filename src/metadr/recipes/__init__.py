@@ -30,7 +30,7 @@ from metadr.recipes import (
     table11,
     vkitti2_rendered,
 )
-from metadr.recipes.table import Row, Table
+from metadr.recipes.table import Row, Table, only
 
 # The paper's, by its numbers.
 OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
@@ -52,6 +52,7 @@ OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
 COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
     "calibration3": calibration.one_term,
+    "calibration3n": calibration.one_term_with_seeds,
     "calibration4": calibration.from_mnist,
     "calibration4n": calibration.with_seeds,
     "precision": precision.table,
@@ -83,4 +84,4 @@ def all_recipes() -> list[Recipe]:
     return [recipe for name in TABLES for recipe in get_table(name).recipes]
 
 
-__all__ = ["COMPARED", "OF_THE_PAPER", "TABLES", "Row", "Table", "all_recipes", "get_table"]
+__all__ = ["COMPARED", "OF_THE_PAPER", "TABLES", "Row", "Table", "all_recipes", "get_table", "only"]

@@ -65,22 +65,24 @@ class Table(NamedTuple):
         """The table with so many seeds in every row; as it is, if none is given."""
         return self if seeds is None else self._replace(rows=tuple(row._replace(seeds=seeds) for row in self.rows))
 
-    def only(self, wanted: Sequence[str]) -> "Table":
-        """The table with the rows of these titles, alone or after their head ("P1 Naive"), * for any text; all, if none
-        is given."""
-        if not wanted:
-            return self
-        rows = tuple(row for row in self.rows if any(_is_called(row, name) for name in wanted))
-        unknown = [name for name in wanted if not any(_is_called(row, name) for row in self.rows)]
-        if unknown:
-            titles = ", ".join(dict.fromkeys(row.title for row in self.rows))
-            raise UserError(f"No row '{unknown[0]}' in table '{self.name}'. Its rows: {titles}.")
-        return self._replace(rows=rows)
-
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Table":
         """The table with every recipe changed."""
         rows = (row._replace(recipes=tuple(map(change, row.recipes))) for row in self.rows)
         return self._replace(rows=tuple(rows))
+
+
+def only(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:
+    """The tables with the rows of these titles, alone or after their head ("P1 Naive"), * for any text, and without
+    the tables that have none of them; all, if none is given."""
+    if not wanted:
+        return list(tables)
+    for name in wanted:
+        if not any(_is_called(row, name) for table in tables for row in table.rows):
+            where = " and ".join(f"'{table.name}'" for table in tables)
+            titles = ", ".join(dict.fromkeys(row.title for table in tables for row in table.rows))
+            raise UserError(f"No row '{name}' in table {where}. The rows there: {titles}.")
+    kept = [[row for row in table.rows if any(_is_called(row, name) for name in wanted)] for table in tables]
+    return [table._replace(rows=tuple(rows)) for table, rows in zip(tables, kept, strict=True) if rows]
 
 
 def _is_called(row: Row, name: str) -> bool:
