@@ -57,8 +57,8 @@ class Watch:
         terms = " ".join(f"{name} {value:.3f}" for name, value in now.terms.items())
         self._bars.update(
             self._runs[title],
-            total=now.num_stages * now.num_steps,
-            completed=now.stage * now.num_steps + now.step,
+            total=now.total,
+            completed=now.taken,
             standing=f"{now.domain} ({now.stage + 1}/{now.num_stages}) step {now.step}/{now.num_steps}  "
             f"{now.steps_per_second:.1f} steps/s  {duration(now.seconds_left)} left"
             + (f"\n{terms}" if len(self._runs) == 1 else ""),

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import ExitStack
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -15,8 +15,9 @@ Job = TypeVar("Job")
 Lanes = int | Literal["auto"]
 Stages = Generator[Progress | None, None, Result]
 
-MOST = 16  # lanes that 'auto' tries: beyond, an H200 gained nothing
-WINDOW_SECONDS = 1.5  # for which 'auto' watches the first lane before it adds others
+MOST = 16  # lanes that 'auto' tries
+WINDOW_SECONDS = 1.5  # for which 'auto' watches the lanes before it adds others
+PATIENCE = 3  # windows that a starting lane, which keeps the others waiting, may spoil; then it belongs to what is seen
 WORTH = 1.1  # what twice the lanes must gain
 
 
@@ -33,9 +34,8 @@ class Lane(Generic[Job]):
 
     def __init__(self, job: Job, stages: Stages) -> None:
         self.job, self.stages = job, stages
-        self.stage = -1
-        self.steps = 0  # taken so far, in all domains
-        self.told = 0.0  # when it last said so
+        self.steps: int | None = None  # taken so far, on all domains; none before it said so
+        self.told = 0.0  # when it last did
 
     def turn(self) -> Happened[Job] | None:
         """Let it go on; none if there is nothing to tell of that."""
@@ -47,8 +47,7 @@ class Lane(Generic[Job]):
             return Happened(self.job, error=error)
         if progress is None:
             return None
-        self.stage, self.steps = progress.stage, progress.stage * progress.num_steps + progress.step
-        self.told = time.monotonic()
+        self.steps, self.told = progress.taken, time.monotonic()
         return Happened(self.job, progress)
 
 
@@ -58,13 +57,15 @@ def interleave(
     lanes: Lanes,
     device: torch.device,
     stop: Callable[[], bool] = lambda: False,
+    *,
+    kind: Callable[[Job], Hashable] = lambda job: job,
 ) -> Generator[Happened[Job], None, None]:
     """Give every job its turns until all have ended or `stop` says so; what is then running stops at a checkpoint.
 
-    A run that finds no memory beside others waits until there are fewer of them.
+    A run that finds no memory beside others waits until there are fewer of them. Jobs of one `kind` take the same time.
     """
     waiting, running = deque(jobs), list[Lane[Job]]()
-    width = _Width(lanes, device)
+    width = _Width(lanes, device, kind)
     try:
         while (waiting or running) and not stop():
             while waiting and len(running) < width.now:
@@ -89,54 +90,82 @@ def interleave(
                 closing.callback(lane.stages.close)
 
 
-class _Width:
-    """How many lanes there may be. 'auto' doubles them while that makes the first of them slow down by less than half.
+class _Width(Generic[Job]):
+    """How many lanes there may be. 'auto' doubles them while that makes each of them slow down by less than half.
 
     On a CPU, where one run already uses every core, 'auto' is one.
     """
 
-    def __init__(self, lanes: Lanes, device: torch.device) -> None:
+    def __init__(self, lanes: Lanes, device: torch.device, kind: Callable[[Job], Hashable]) -> None:
         if lanes != "auto" and lanes < 1:
             raise UserError(f"--lanes must be 'auto' or a whole number >= 1. Got {lanes} instead.")
         self._growing = lanes == "auto" and device.type == "cuda"
         self.now = 1 if lanes == "auto" else lanes
-        self._device = device
-        self._best = 0.0
-        self._together: float | None = None  # since when all lanes have been running
-        self._window: tuple[object, int, int, float] | None = None  # first lane, its stage, its steps, the time
+        self._device, self._kind = device, kind
+        self._before: dict[Hashable, float] = {}  # steps a second of a lane, by kind, with half as many lanes
+        self._window: dict[Lane[Job], _Watched] | None = None
+        self._opened, self._spoiled = 0.0, 0
 
     def shrink(self, most: int) -> None:
         self.now, self._growing = most, False
 
-    def look(self, running: "list[Lane[Job]]") -> None:
-        """Once a round: see whether the last doubling was worth it, and whether another would fit.
-
-        Lanes say now and then how far they are: a window lasts from one such moment of the first lane to another.
-        """
-        if not self._growing or len(running) < self.now or any(lane.stage < 0 for lane in running):
-            self._together = self._window = None
+    def look(self, running: list[Lane[Job]]) -> None:
+        """Once a round: see whether the last doubling was worth it, and whether another would fit."""
+        starting = any(lane.steps is None for lane in running) and self._spoiled < PATIENCE
+        if not self._growing or len(running) < self.now or starting:
+            self._spoiled += starting and self._window is not None
+            self._window = None
             return
-        if self._together is None:
-            self._together = time.monotonic()
-        first = running[0]
-        if first.told <= self._together:
+        if self._window is None:
+            self._window, self._opened = {}, time.monotonic()
+        for lane in running:
+            if lane.steps is not None and lane.told > self._opened:
+                self._window.setdefault(lane, _Watched(lane.steps, lane.told)).see(lane.steps, lane.told)
+        watched = sum(each.seconds for each in self._window.values())
+        if min(watched, time.monotonic() - self._opened) < WINDOW_SECONDS:
             return
-        if self._window is None or self._window[:2] != (first, first.stage):
-            self._window = (first, first.stage, first.steps, first.told)
-            return
-        elapsed = first.told - self._window[3]
-        if elapsed < WINDOW_SECONDS:
-            return
-        together = self.now * (first.steps - self._window[2]) / elapsed
-        self._together = self._window = None
-        if together < WORTH * self._best:
+        rates = self._rates(self._window)
+        self._window, self._spoiled = None, 0
+        # Lanes of a kind that was not there before say nothing: the next doubling will tell.
+        known = [rates[kind] / before for kind, before in self._before.items() if kind in rates]
+        self._before = rates
+        if known and 2 * sum(known) / len(known) < WORTH:
             self.shrink(max(1, self.now // 2))
         elif self.now >= MOST or not self._room():
             self._growing = False
         else:
-            self._best, self.now = together, min(MOST, 2 * self.now)
+            self.now = min(MOST, 2 * self.now)
+
+    def _rates(self, window: "dict[Lane[Job], _Watched]") -> dict[Hashable, float]:
+        """Steps a second of a lane, by the kind of its job."""
+        kinds: dict[Hashable, list[_Watched]] = {}
+        for lane, watched in window.items():
+            kinds.setdefault(self._kind(lane.job), []).append(watched)
+        sums = {
+            kind: (sum(each.steps for each in those), sum(each.seconds for each in those))
+            for kind, those in kinds.items()
+        }
+        return {kind: steps / seconds for kind, (steps, seconds) in sums.items() if steps and seconds}
 
     def _room(self) -> bool:
         """Whether twice as much as is taken now leaves a fifth of the memory free."""
         free, total = torch.cuda.mem_get_info(self._device)
         return 2 * (total - free) < 0.8 * total
+
+
+class _Watched:
+    """How far a lane came between the first and the last time that it said so: with tests, without its start."""
+
+    def __init__(self, steps: int, told: float) -> None:
+        self._first = self._last = (steps, told)
+
+    def see(self, steps: int, told: float) -> None:
+        self._last = (steps, told)
+
+    @property
+    def steps(self) -> int:
+        return self._last[0] - self._first[0]
+
+    @property
+    def seconds(self) -> float:
+        return self._last[1] - self._first[1]

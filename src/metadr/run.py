@@ -43,6 +43,8 @@ class Progress(NamedTuple):
     num_stages: int
     step: int
     num_steps: int
+    taken: int  # steps so far, on all domains
+    total: int
     terms: dict[str, float]  # the loss and its terms at the last step
     steps_per_second: float
     seconds_left: float
@@ -262,16 +264,18 @@ class _Sequence:
         self._flying.append(self.learner.taken())
 
     def _progress(self, terms: dict[str, float], rate: float) -> Progress:
-        left = sum(self.steps[self.stage :]) - self.step
+        taken, total = sum(self.steps[: self.stage]) + self.step, sum(self.steps)
         return Progress(
             domain=self.domains[self.stage].name,
             stage=self.stage,
             num_stages=len(self.domains),
             step=self.step,
             num_steps=self.steps[self.stage],
+            taken=taken,
+            total=total,
             terms=terms,
             steps_per_second=rate,
-            seconds_left=left / rate,
+            seconds_left=(total - taken) / rate,
         )
 
     def _look(self, taken: Taken) -> dict[str, float]:

@@ -145,7 +145,7 @@ def sweep(
         tally.started[job] = time.monotonic()
         return advance(job.recipe, job.seed, out=out, device=str(chosen), checkpoint_seconds=seconds, capture=capture)
 
-    for happened in interleave(jobs, start, lanes, chosen, stop):
+    for happened in interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe):
         job = happened.job
         if happened.progress is not None:
             tally.went_on(job, happened.progress)
@@ -175,8 +175,7 @@ class _Tally:
     """Counts steps, to say how long a sweep will take."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.steps = {job: steps_of(job.recipe) for job in jobs}
-        self.total = {job: sum(steps) for job, steps in self.steps.items()}
+        self.total = {job: sum(steps_of(job.recipe)) for job in jobs}
         self.first: dict[Job, int] = {}  # steps that a job had taken when it went on here
         self.taken: dict[Job, int] = {}
         self.started: dict[Job, float] = {}
@@ -185,7 +184,7 @@ class _Tally:
 
     def went_on(self, job: Job, now: Progress) -> None:
         self.running.add(job)
-        self.taken[job] = sum(self.steps[job][: now.stage]) + now.step
+        self.taken[job] = now.taken
         self.first.setdefault(job, self.taken[job])
 
     def ended(self, job: Job) -> float:

@@ -39,8 +39,10 @@ class Training:
     batch_norm: str = setting(
         "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
-    tested_by: Literal["running", "batch"] = setting(
-        "running", "batch norm's statistics in tests: the running ones, or those of every batch of tested images"
+    tested_by: Literal["running", "batch", "domains"] = setting(
+        "running",
+        "batch norm's statistics in tests: the running ones, of the last domain; the mean of those of all domains so "
+        "far; or those of every batch of tested images",
     )
     limit: int | None = setting(None, "use only the first images of every split", low=1)
     precision: Precision = setting("fp32", "arithmetic of convolutions and matrix products; tf32 needs a GPU")

@@ -28,7 +28,8 @@ CUDA = torch.device("cuda")
 
 
 def progress(step: int, *, stage: int = 0, num_stages: int = 1, num_steps: int = 1000) -> Progress:
-    return Progress("a", stage, num_stages, step, num_steps, {"loss": 1.0}, 1.0, 1.0)
+    taken, total = stage * num_steps + step, num_stages * num_steps
+    return Progress("a", stage, num_stages, step, num_steps, taken, total, {"loss": 1.0}, 1.0, 1.0)
 
 
 class Runs:
@@ -237,16 +238,21 @@ class Gpu:
         assert device == CUDA
         return int(1e9 * (1 - self.share * len(self.running))), int(1e9)
 
-    def start(self, job: int) -> Iterator[Progress]:
+    def start(self, job: int, *, stages: int = 1, times: float = 1.0) -> Iterator[Progress]:
+        """A run of a hundred turns, in some domains, each with as many steps and `times` as long."""
         self.running.add(job)
-        for turn in range(1, 101):
-            self.now += self.seconds(len(self.running)) / len(self.running)
-            yield progress(10 * turn, num_steps=1000)
+        for stage, turn in itertools.product(range(stages), range(1, 100 // stages + 1)):
+            self.now += times * self.seconds(len(self.running)) / len(self.running)
+            yield progress(10 * turn, stage=stage, num_stages=stages, num_steps=1000 // stages)
         self.running.discard(job)
 
-    def play(self, num_jobs: int = 80, lanes: Any = "auto") -> list[int]:
-        """How many lanes there were, each time that changed."""
-        for _ in interleave(range(num_jobs), self.start, lanes, CUDA):
+    def play(self, num_jobs: int = 80, lanes: Any = "auto", *, kinds: int = 1, **run: Any) -> list[int]:
+        """How many lanes there were, each time that changed. Every job of the second kind takes twice as long, ..."""
+
+        def start(job: int) -> Iterator[Progress]:
+            return self.start(job, times=1.0 + job % kinds, **run)
+
+        for _ in interleave(range(num_jobs), start, lanes, CUDA, kind=lambda job: job % kinds):
             if not self.widths or self.widths[-1] != len(self.running):
                 self.widths.append(len(self.running))
         return self.widths
@@ -273,6 +279,24 @@ def test_auto_halves_when_a_doubling_was_not_worth_it(free_until, tried, kept, m
     settled = gpu.widths.index(kept, peak)
     assert max(gpu.widths[settled:]) <= kept  # and it never tries again
     assert kept in gpu.widths[settled:]
+
+
+@pytest.mark.parametrize("stages", [4, 20, 100])
+def test_auto_grows_however_short_domains_are(stages, monkeypatch):
+    assert max(Gpu(monkeypatch, lambda width: 0.2).play(stages=stages)) == MOST
+
+
+@pytest.mark.parametrize("kinds", [2, 5])
+def test_auto_is_not_misled_by_jobs_that_take_longer(kinds, monkeypatch):
+    """Lanes are compared with those of their own kind: a slow job after a fast one is no sign of a full device."""
+    gpu = Gpu(monkeypatch, lambda width: 0.2)
+    gpu.play(kinds=kinds)
+    assert max(gpu.widths) == MOST
+    assert gpu.widths[-MOST - 1 :] == list(range(MOST, -1, -1))  # until no job is left
+    full = Gpu(monkeypatch, lambda width: 0.2 * max(1, width / 4))
+    full.play(kinds=kinds)
+    assert max(full.widths) == 8
+    assert 4 in full.widths[full.widths.index(8) :]
 
 
 def test_auto_stops_where_the_memory_would_be_taken(monkeypatch):

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
 
@@ -24,6 +24,9 @@ class Groups(NamedTuple):
 
     images: int  # in all
     size: int  # of a batch; the last may be smaller
+
+
+DOMAINS = "domains"  # how many of them have been averaged over
 
 
 class BatchNorms:
@@ -79,6 +82,23 @@ class BatchNorms:
         torch._foreach_mul_(running, [1 - momentum for momentum in self._momenta])
         torch._foreach_add_(running, statistics)
         torch._foreach_add_(list(self._counters.values()), 1)
+
+    @torch.no_grad()
+    def average(self, past: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Replace the running statistics by those of all domains together, each counting alike.
+
+        `past` is what the last call returned, after the domain before; nothing on the first. A variance is that of the
+        mixture: the mean of the variances, and how far the means are apart.
+        """
+        if not past:
+            return {name: value.clone() for name, value in self._running.items()} | {DOMAINS: torch.ones(())}
+        before = float(past[DOMAINS])
+        share, names = 1 / (before + 1), iter(self._running)
+        for mean, var in zip(names, names, strict=True):
+            apart = self._running[mean] - past[mean]
+            self._running[mean].copy_(past[mean] + share * apart)
+            self._running[var].copy_(past[var].lerp(self._running[var], share) + before * share**2 * apart.square())
+        return {name: value.clone() for name, value in self._running.items()} | {DOMAINS: past[DOMAINS] + 1}
 
 
 @contextmanager

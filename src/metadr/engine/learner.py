@@ -63,6 +63,7 @@ class Learner:
         self._turns: Turns | None = None  # of outer batches, where they are not drawn
         self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
+        self._statistics: dict[str, Tensor] = {}  # batch norm's, of all domains so far, where tests go by them
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
         self._train: Split
@@ -176,6 +177,8 @@ class Learner:
             rows = rows[: self.recipe.memory_per_domain].to(domain.train.x.device)
             kept = Split(domain.train.x[rows], domain.train.y[rows])
             self.memory.add(Batch(*kept.to(self.device)))
+        if self.training.tested_by == "domains":
+            self._statistics = self.network.average_statistics(self._statistics)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""
@@ -190,6 +193,7 @@ class Learner:
             tensors[f"stream/{name}"] = rng.get_state()
         tensors["stream_of_layers"] = self._layers_rng.get_state()
         tensors |= _named("part", self.part_state)
+        tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
         for source in (self._turns, self._streamed):
             if source is not None:
@@ -220,6 +224,7 @@ class Learner:
             }
             for name in self.part_state
         }
+        self._statistics = {name: value.to(self.device) for name, value in _below(tensors, "statistics/").items()}
         self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
         for source in (self._turns, self._streamed):
             if source is not None:

@@ -12,7 +12,7 @@ class Configuration(NamedTuple):
 
     method: str
     fields: Mapping[str, Any] = {}
-    """Of its parts: they hold on every benchmark."""
+    """Of its parts, and of its tests: they hold on every benchmark."""
     training: Mapping[str, Any] = {}
     """Of the training: they hold on `CHOSEN_ON` alone, since other benchmarks have rates of their own."""
     about: str = ""

@@ -30,6 +30,7 @@ EVERY = f"{PSI3}+rgb_rand"
 SOME_CLEAN = f"{PSI3}+identity"
 UPRIGHT = PSI3.replace("rotate", "rotate:-20:20:30")  # psi3 turns digits by up to 60 degrees
 FASTER = {"later_lr": 1e-4}
+ALL_DOMAINS = {"tested_by": "domains"}
 
 # Their order is that of the runs.
 STAGES: dict[str, tuple[C, ...]] = {
@@ -46,6 +47,17 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+meta-dr", {**PER_IMAGE, **META}),
         C("er+meta-dr", META_OF_THE_PAPER),
         C("er+meta-dr", META),
+    ),
+    "tested by batch norm's statistics of all domains, which cost no memory of images": (
+        C("naive", ALL_DOMAINS),
+        C("dr", {**BY_PAIR, **ALL_DOMAINS}),
+        C("dr", {**PER_IMAGE, **ALL_DOMAINS}),
+        C("dr", {**PER_IMAGE, **ALL_DOMAINS}, FASTER),
+        *(C("dr+l2", {**PER_IMAGE, **ALL_DOMAINS, "l2.strength": strength}) for strength in (0.01, 0.1)),
+        C("dr+l2", {**PER_IMAGE, **ALL_DOMAINS, "l2.strength": 0.1}, FASTER),
+        C("meta-dr", {**META_OF_THE_PAPER, **ALL_DOMAINS}),
+        C("dr+er", {**PER_IMAGE, **ALL_DOMAINS}, FASTER),
+        C("dr+er", {**PER_IMAGE, **ALL_DOMAINS}, {"later_lr": 3e-4}),
     ),
     "how far later domains may move the weights; a memory may allow more": (
         *(C("dr", PER_IMAGE, {"later_lr": rate}) for rate in (1e-4, 3e-4, 1e-5, 3e-6)),
@@ -84,7 +96,6 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+er+meta-dr", {**PER_IMAGE, **META}, FASTER),
         C("dr+meta-dr", {**PER_IMAGE, **META, "meta-dr.adapt": 0.0}),  # DR itself is good on T(x)
         C("meta-dr", {**META, "meta-dr.inner_lr": 0.01}),
-        C("meta-dr", META, {"batch_norm": "clean+recall+adapt"}),
     ),
     "several at once, and other optimisers": (
         C("dr+ewc", {**PER_IMAGE, "dr.transforms": UPRIGHT, "ewc.strength": 100.0}, FASTER),

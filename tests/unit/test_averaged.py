@@ -1,0 +1,53 @@
+"""Tests by batch norm's statistics of all domains so far (tested_by=domains)."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import metadr
+from metadr.rescore import rescore
+from metadr.run import advance
+
+
+def ends(toy: Any, tested_by: str, num_domains: int = 2) -> list[dict[str, torch.Tensor]]:
+    """The network's state at the end of each domain."""
+    learner, states = toy.learner(tested_by=tested_by), []
+    for index, domain in enumerate(toy.domains[:num_domains]):
+        learner.begin_domain(domain.train, first=index == 0)
+        learner.steps(3)
+        learner.end_domain(domain)
+        states.append({name: value.clone() for name, value in learner.network.state().items()})
+    return states
+
+
+def test_statistics_are_those_of_the_mixture_of_all_domains(classification: Any) -> None:
+    averaged, plain = ends(classification, "domains"), ends(classification, "running")
+    means = [name for name in plain[0] if name.endswith("running_mean")]
+    assert means
+    for mean in means:
+        var = mean.replace("running_mean", "running_var")
+        assert torch.equal(averaged[0][mean], plain[0][mean]) and torch.equal(averaged[0][var], plain[0][var])
+        # A domain is stood for by two values, a deviation to each side of its mean.
+        values = torch.stack([end[mean] + sign * end[var].sqrt() for end in plain for sign in (1, -1)])
+        torch.testing.assert_close(averaged[1][mean], values.mean(0))
+        torch.testing.assert_close(averaged[1][var], values.var(0, correction=0))
+
+
+def test_training_does_not_depend_on_them(classification: Any) -> None:
+    averaged, plain = (ends(classification, by, len(classification.domains)) for by in ("domains", "running"))
+    for ours, theirs in zip(averaged, plain, strict=True):
+        weights = [name for name in ours if "running" not in name]
+        assert weights
+        assert all(torch.equal(ours[name], theirs[name]) for name in weights)
+
+
+def test_a_stopped_run_goes_on_with_them(registered_toys: Any, tmp_path: Path) -> None:
+    recipe = registered_toys["classification"].recipe(overrides=(("steps", 12), ("tested_by", "domains")))
+    whole = metadr.run(recipe, out=tmp_path / "whole", device="cpu")
+    running = advance(recipe, out=tmp_path / "parts", device="cpu", checkpoint_seconds=0)
+    assert any(now is not None and now.stage == 2 for now in running)  # two domains are behind it
+    running.close()
+    assert metadr.run(recipe, out=tmp_path / "parts", device="cpu").rows == whole.rows
+    [found] = rescore([whole.path], device="cpu")  # which checks that the checkpoint scores what the run did
+    assert found.rows
