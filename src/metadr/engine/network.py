@@ -134,7 +134,7 @@ class Network:
         self._left.clear()
 
     def average_statistics(self, past: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """At a domain's end: tests go by the statistics of all domains so far. `past` is what the last call returned."""
+        """At a domain's end: tests go by the statistics of all domains so far. `past`: what the last call returned."""
         return self._norms.average(past)
 
     @torch.no_grad()
