@@ -97,3 +97,12 @@ def registered_toys(toys):
     """The toys as registered benchmarks, for the length of a test."""
     with toys.registered():
         yield toys.TOYS
+
+
+@pytest.fixture(scope="session")
+def process_env() -> dict[str, str]:
+    """The environment of a process that runs this checkout from any folder, on one thread and without a terminal."""
+    noise = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES")
+    env = {name: value for name, value in os.environ.items() if name not in noise}
+    source = str(Path(metadr.__file__).resolve().parents[1])
+    return {**env, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}

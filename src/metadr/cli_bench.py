@@ -50,9 +50,11 @@ def bench_step(
     ] = None,
     precision: Annotated[list[str] | None, typer.Option(help="fp32, tf32 or bf16; fp32 unless given")] = None,
     lanes: Annotated[list[int] | None, typer.Option(min=1, help="runs side by side; 1 unless given")] = None,
-    deterministic: Annotated[bool, typer.Option(help="the same bits from the same seed")] = True,
     peers: Annotated[bool, typer.Option(help="measure plain autograd and `higher` too, where it is installed")] = True,
     recompute: Annotated[bool, typer.Option("--recompute", help="measure ours with recompute=true too")] = False,
+    nondeterministic: Annotated[
+        bool, typer.Option("--nondeterministic", help="measure ours with deterministic=false too")
+    ] = False,
     steps: Annotated[int, typer.Option(min=1, help="steps in a measurement")] = 20,
     repeats: Annotated[int, typer.Option(min=2, help="measurements of each")] = 5,
     device: Device = "auto",
@@ -74,9 +76,8 @@ def bench_step(
         batch=batch,
         precisions=precisions,
         lanes=lanes or (1,),
-        deterministic=deterministic,
         peers=peers,
-        recompute=recompute,
+        variants=[*(["recomputed"] if recompute else []), *(["not deterministic"] if nondeterministic else [])],
         steps=steps,
         repeats=repeats,
         device=device,
@@ -132,6 +133,8 @@ def bench_sweep(
     steps: Annotated[int, typer.Option(min=1, help="gradient steps a domain")] = 100,
     model: Annotated[str, typer.Option(help="network")] = "resnet18",
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16")] = "fp32",
+    lanes: Annotated[int, typer.Option(min=1, help="runs side by side")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="measurements of each sweep but the first run")] = 2,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write")] = None,
 ) -> None:
@@ -144,6 +147,8 @@ def bench_sweep(
         steps=steps,
         model=model,
         precision=precision,
+        lanes=lanes,
+        repeats=repeats,
         device=device,
         so_far=lambda known: _write_json(known, output),
     )

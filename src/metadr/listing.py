@@ -65,6 +65,7 @@ def step_speeds(measured: dict[str, Any]) -> TextTable:
             " to ".join(f"{value:.2f}" for value in row["quartiles_ms"]),
             f"{row['ratio']:.2f}",
             "" if row["memory_mib"] is None else f"{row['memory_mib']:.0f}",
+            f"{row['first_seconds']:.1f}",
             f"{100 * row['share_of_limit']:.1f} %",
         )
         for row in measured["rows"]
@@ -72,7 +73,7 @@ def step_speeds(measured: dict[str, Any]) -> TextTable:
     size = measured["size"]
     sides = size if isinstance(size, str) else f"{size}x{size}"
     title = "{model}, {sides}, batch of {batch}, n = {n} times {steps} steps".format(sides=sides, **measured)
-    columns = ("method", "precision", "", "ms a step", "quartiles", "x ours", "MiB", "of the arithmetic limit")
+    columns = ("method", "precision", "", "ms a step", "quartiles", "x ours", "MiB", "first s", "of the limit")
     return _table(f"{title}; {_machine(measured)}", columns, rows)
 
 
@@ -82,7 +83,9 @@ def sweep_speeds(measured: dict[str, Any]) -> TextTable:
         (
             row["sweep"],
             str(row["runs"]),
+            str(row["n"]),
             f"{row['seconds']:.1f}",
+            " to ".join(f"{value:.1f}" for value in row["quartiles_s"]),
             f"{row['seconds_a_run']:.2f}",
             f"{row['ms_a_step']:.2f}",
             f"{row['ratio']:.2f}",
@@ -90,7 +93,7 @@ def sweep_speeds(measured: dict[str, Any]) -> TextTable:
         for row in measured["rows"]
     ]
     title = "{method}, {model}, {steps} steps a run, {precision}".format(**measured)
-    columns = ("sweep", "runs", "seconds", "seconds a run", "ms a step and run", "x lanes")
+    columns = ("sweep", "runs", "n", "seconds", "quartiles", "seconds a run", "ms a step and run", "x lanes")
     return _table(f"{title}; {_machine(measured)}", columns, rows)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 import metadr
 
-PACKAGES = ("torch", "torchvision", "numpy", "scipy", "pillow", "scikit-learn", "safetensors")
+PACKAGES = ("torch", "torchvision", "triton", "numpy", "scipy", "pillow", "scikit-learn", "safetensors", "higher")
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -26,8 +27,18 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": str(device),
-        "gpu": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None,
+        **_gpu(torch.device(device)),
     }
+
+
+def _gpu(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"gpu": None}
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    told = Path("/proc/driver/nvidia/version")
+    driver = re.search(r"\d+\.[\d.]+", told.read_text()) if told.exists() else None
+    libraries = {"cuda": torch.version.cuda, "cudnn": cudnn, "driver": driver and driver[0]}
+    return {"gpu": torch.cuda.get_device_name(device), **libraries}
 
 
 def commit() -> dict[str, Any]:

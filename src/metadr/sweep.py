@@ -142,7 +142,7 @@ def sweep(
     seconds = 30 if chosen.type == "cpu" else 300
 
     def start(job: Job) -> Stages:
-        tally.started[job] = time.monotonic()
+        tally.start(job)
         return advance(job.recipe, job.seed, out=out, device=str(chosen), checkpoint_seconds=seconds, capture=capture)
 
     for happened in interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe):
@@ -182,8 +182,11 @@ class _Tally:
         self.running: set[Job] = set()
         self.began = time.monotonic()
 
-    def went_on(self, job: Job, now: Progress) -> None:
+    def start(self, job: Job) -> None:
         self.running.add(job)
+        self.started[job] = time.monotonic()
+
+    def went_on(self, job: Job, now: Progress) -> None:
         self.taken[job] = now.taken
         self.first.setdefault(job, self.taken[job])
 

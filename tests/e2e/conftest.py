@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-import metadr
 from metadr import cli
 from metadr.benchmarks import BENCHMARKS
 from metadr.core import Benchmark, Domain, Split, Task, Training
@@ -115,15 +114,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def process_env() -> dict[str, str]:
-    """The environment of a process that runs this checkout from any folder, on one thread and without a terminal."""
-    noise = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES")
-    env = {name: value for name, value in os.environ.items() if name not in noise}
-    source = str(Path(metadr.__file__).resolve().parents[1])
-    return {**env, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
 
 
 @pytest.fixture(scope="session")

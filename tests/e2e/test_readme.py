@@ -26,6 +26,7 @@ COMMANDS = [
     for line in text.splitlines()
     if re.match(r"(\$ )?metadr\b", line)
 ]
+MEASURED_BY = re.findall(r"`(metadr bench [^`]*)`", (ROOT / "docs" / "performance.md").read_text())
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, process_env: dict[str, str]) -> None:
@@ -40,6 +41,10 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, process_env: dict[str, st
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert list(tmp_path.rglob("done.json"))
+
+
+def test_the_performance_page_has_commands() -> None:
+    assert len(MEASURED_BY) >= 8
 
 
 def test_the_readme_has_commands() -> None:
@@ -80,7 +85,7 @@ def test_a_command_of_the_readme_exists(
         fields |= {"root": str(own_images)} if given["data"] else {}
         assert make_recipe(given["recipe"], given["method"], tiny=given["tiny"], **fields)
     if name == "sweep":
-        assert given["table"] in TABLES
+        assert set(given["tables"]) <= set(TABLES)
     if name == "show":
         assert get_set(given["transforms"])
 
@@ -102,3 +107,13 @@ def test_a_tiny_command_of_the_readme_runs(
     assert (ended.code, ended.err) == (0, "")
     assert ended.out
     assert list(tmp_path.rglob("done.json"))
+
+
+@pytest.mark.parametrize("line", MEASURED_BY)
+def test_a_command_that_made_a_table_of_the_performance_page_exists(
+    line: str, command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]]
+) -> None:
+    ended = command(*shlex.split(line)[1:])
+    assert (ended.code, ended.err) == (0, "")
+    ((name, _),) = dry
+    assert name.startswith("bench_")

@@ -131,14 +131,15 @@ def test_step_of_a_benchmark_has_its_settings_and_its_kind_of_labels():
         repeats=2,
         device="cpu",
         images=3,
-        recompute=True,
+        variants=("recomputed", "not deterministic"),
         so_far=seen.update,
     )
     assert seen == measured
     assert (measured["benchmark"], measured["model"]) == ("vkitti2", "tiny_unet")
     assert (measured["size"], measured["batch"], measured["left_out"]) == ("38x21", 2, [])
     higher = ["higher"] if HAS_HIGHER else []
-    assert [row["contender"] for row in measured["rows"]] == ["metadr", "metadr, recomputed", "eager", *higher]
+    ours = ["metadr", "metadr, recomputed", "metadr, not deterministic"]
+    assert [row["contender"] for row in measured["rows"]] == [*ours, "eager", *higher]
     assert "tiny_unet, 38x21, batch of 2" in str(listing.step_speeds(measured).title)
     part, usual = parts_of("vkitti2", "meta-dr")[0], training_on("vkitti2")
     assert (part.transforms, part.inner_lr, part.recall, part.adapt) == ("psi4", 0.01, 10.0, 10.0)
@@ -196,13 +197,17 @@ def test_fisher_is_the_same_by_torch_func():
 
 
 def test_sweep_counts_every_run():
-    measured = bench_sweep("naive", runs=2, steps=1, model="tiny_resnet", alone=1, device="cpu")
+    measured = bench_sweep("naive", runs=2, steps=1, model="tiny_resnet", lanes=2, device="cpu")
     assert [row["runs"] for row in measured["rows"]] == [1, 2, 1, 1]
-    assert [row["sweep"] for row in measured["rows"]][-1] == "eager, one after another"
+    assert [row["n"] for row in measured["rows"]] == [1, 2, 2, 2]
+    names = ["first run", "2 lanes", "one after another", "eager, one after another"]
+    assert [row["sweep"] for row in measured["rows"]] == names
     lanes = measured["rows"][1]["seconds_a_run"]
     assert [row["ratio"] for row in measured["rows"]] == [row["seconds_a_run"] / lanes for row in measured["rows"]]
     for row in measured["rows"]:
         assert row["seconds_a_run"] == pytest.approx(row["seconds"] / row["runs"])
+        low, high = row["quartiles_s"]
+        assert low <= row["seconds"] <= high
         assert row["ms_a_step"] == pytest.approx(1000 * row["seconds_a_run"] / measured["steps"])
 
 

@@ -481,20 +481,21 @@ def tally(registered_toys, classification, clock) -> Any:
     jobs = jobs_of(classification, (), (MetaDR(),), steps=100)
     made = sweep_module._Tally(jobs)
     made.jobs = jobs
-    for job in jobs:
-        made.started[job] = 100.0
     return made
 
 
 def test_a_sweep_says_how_far_it_is_and_how_long_it_will_take(tally, clock):
     first, second = tally.jobs
     assert tally.standing(0) == Standing(done=0, running=0, left=2, steps_per_second=0.0, seconds_left=None)
+    tally.start(first)
+    assert tally.standing(0) == Standing(0, 1, 1, 0.0, None)  # it loads its data, or is tested untrained
     tally.went_on(first, progress(20, stage=1, num_stages=3, num_steps=100))
     clock(10)
     # What was there before is not counted as taken here.
     assert tally.standing(0) == Standing(0, 1, 1, 0.0, None)
     tally.went_on(first, progress(70, stage=1, num_stages=3, num_steps=100))
     assert tally.standing(0) == Standing(0, 1, 1, 5.0, (130 + 300) / 5)
+    tally.start(second)
     tally.went_on(second, progress(50, stage=0, num_stages=3, num_steps=100))
     tally.went_on(first, progress(100, stage=2, num_stages=3, num_steps=100))
     clock(8)
@@ -504,11 +505,13 @@ def test_a_sweep_says_how_far_it_is_and_how_long_it_will_take(tally, clock):
 
 def test_a_failed_run_is_not_counted_as_fast(tally, clock):
     first, second = tally.jobs
+    tally.start(first)
     tally.went_on(first, progress(10, stage=0, num_stages=3, num_steps=100))
     tally.went_on(first, progress(30, stage=0, num_stages=3, num_steps=100))
     clock(10)
     tally.ended(first)
     assert tally.standing(1) == Standing(1, 0, 1, 2.0, 150.0)
+    tally.start(second)
     tally.ended(second)  # which failed before its first step
     assert tally.standing(2) == Standing(2, 0, 0, 2.0, 0.0)
 

@@ -24,6 +24,8 @@ from metadr.provenance import environment
 from metadr.training import Precision
 
 METHODS = ("naive", "dr", "meta-dr")
+# Ours with something set otherwise.
+VARIANTS: dict[str, dict[str, Any]] = {"recomputed": {"recompute": True}, "not deterministic": {"deterministic": False}}
 
 
 class Ours:
@@ -66,12 +68,11 @@ def bench_step(
     batch: int | None = None,
     precisions: Sequence[Precision] = ("fp32",),
     lanes: Sequence[int] = (1,),
-    deterministic: bool = True,
     steps: int = 20,
     repeats: int = 5,
     device: str = "auto",
     peers: bool = True,
-    recompute: bool = False,
+    variants: Sequence[str] = (),
     images: int | None = None,
     so_far: Callable[[dict[str, Any]], None] = lambda measured: None,
 ) -> dict[str, Any]:
@@ -85,23 +86,22 @@ def bench_step(
         batch: images in a batch; none: as many as the benchmark's.
         precisions: of fp32, tf32 and bf16.
         lanes: how many runs share the device, on a GPU.
-        deterministic: ours alone; torch's defaults have no such promise.
         steps: in one measurement.
         repeats: measurements of each.
         device: where.
         peers: whether to measure the others too.
-        recompute: whether to measure ours also with activations that are computed again.
+        variants: of ours, to be measured beside it: recomputed, not deterministic.
         images: how many there are to draw from; none: as many as half a GiB holds.
         so_far: given all that is known whenever there is more: a measurement that is cut short loses the last part.
 
     Returns:
         The setting and one row for each method, precision and contender: median and quartiles in ms a step and run,
-        the ratio to our single lane, the peak of memory, the seconds of the first call (with capture), and the share
-        of the arithmetic limit; and who could not take the step, with the reason.
+        the ratio to our single lane, the memory that torch reserves, the seconds of the first call (with capture), and
+        the share of the arithmetic limit; and who could not take the step, with the reason.
     """
     chosen, task = pick_device(device), task_of(benchmark)
     width, height = size_of(size or SIZES.get(benchmark or "", "32"))
-    usual = dataclasses.replace(training_on(benchmark), deterministic=deterministic)
+    usual = training_on(benchmark)
     usual = dataclasses.replace(usual, model=model or usual.model, batch_size=batch or usual.batch_size)
     train = noise(task, (width, height), usual.batch_size, images, chosen)
     check_fit(usual, Network(models.build(usual.model, task.num_classes), task), [Domain("noise", train, train)])
@@ -112,7 +112,6 @@ def bench_step(
         "batch": usual.batch_size,
         "steps": steps,
         "n": repeats,
-        "deterministic": deterministic,
         "environment": environment(chosen),
         "rows": [],
         "left_out": [],
@@ -123,7 +122,7 @@ def bench_step(
             work = Work(parts_of(benchmark, method), training, task, train)
             told = {"method": method, "precision": precision}
             chunk = min(steps, LOOK_EVERY)
-            ours, others = _ours(work, lanes, chunk, recompute=recompute), _others(work, chunk) if peers else {}
+            ours, others = _ours(work, lanes, chunk, variants), _others(work, chunk) if peers else {}
             rows, left_out = _measure(work, ours, others, repeats)
             measured["rows"] += [{**told, **row} for row in rows]
             measured["left_out"] += [{**told, "contender": name, "reason": why} for name, why in left_out.items()]
@@ -166,15 +165,15 @@ def _measure(
     return rows, left_out
 
 
-def _ours(work: Work, lanes: Sequence[int], steps: int, *, recompute: bool) -> dict[str, Contender]:
+def _ours(work: Work, lanes: Sequence[int], steps: int, variants: Sequence[str]) -> dict[str, Contender]:
     contenders = {}
     for count in lanes:
         group = [Ours(work, seed=seed) for seed in range(count)]
         name = "metadr" if count == 1 else f"metadr, {count} lanes"
         contenders[name] = Contender(functools.partial(_take_together, group, steps), count * steps)
-    if recompute:
-        again = Ours(work._replace(training=dataclasses.replace(work.training, recompute=True)))
-        contenders["metadr, recomputed"] = Contender(functools.partial(_take_together, [again], steps), steps)
+    for variant in variants:
+        other = Ours(work._replace(training=dataclasses.replace(work.training, **VARIANTS[variant])))
+        contenders[f"metadr, {variant}"] = Contender(functools.partial(_take_together, [other], steps), steps)
     return contenders
 
 
@@ -222,14 +221,17 @@ def _arithmetic_limit(training: Training, device: torch.device) -> float:
 
 
 def _first_call(call: Callable[[], None], device: torch.device) -> tuple[float | None, float]:
-    """What a contender's first call adds to the memory that torch holds, in MiB, and its seconds: capture included."""
+    """What a contender's first call adds to the memory that torch reserves, in MiB, and its seconds: capture included.
+
+    Reserved, since a recorded step keeps all it has used from one replay to the next.
+    """
     on_gpu, before = device.type == "cuda", 0
     if on_gpu:
         gc.collect()
         torch.cuda.empty_cache()
-        before = torch.cuda.memory_allocated(device)
+        before = torch.cuda.memory_reserved(device)
         torch.cuda.reset_peak_memory_stats(device)
     started = time.perf_counter()
     call()
     seconds = time.perf_counter() - started
-    return (torch.cuda.max_memory_allocated(device) - before) / 2**20 if on_gpu else None, seconds
+    return (torch.cuda.max_memory_reserved(device) - before) / 2**20 if on_gpu else None, seconds

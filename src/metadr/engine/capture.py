@@ -22,6 +22,9 @@ class Captured:
             self.graph.register_generator_state(generator)
         gc_was_on = gc.isenabled()
         gc.disable()  # freeing another graph in the middle would end the recording
+        # A recording has memory of its own, and cannot take what the function left behind when it ran before.
+        if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+            torch.cuda.empty_cache()
         # Of this thread alone: other lanes go on launching theirs.
         self.graph.capture_begin(capture_error_mode="thread_local")
         try:
