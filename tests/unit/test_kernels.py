@@ -266,9 +266,9 @@ import torch
 import torch.nn.functional as F
 
 from metadr import kernels
-from metadr.kernels import fused_batch_norm, product
+from metadr.kernels import fused_batch_norm, product, split_batch_norm
 
-fused_batch_norm.on_triton = product.on_triton = lambda x: True
+fused_batch_norm.on_triton = split_batch_norm.on_triton = product.on_triton = lambda x: True
 
 
 def by_channel(x):
@@ -317,32 +317,44 @@ for size, taps, *options in (
         call = lambda convolve: lambda x, weight, bias: convolve(x, weight, bias, *options, 1)
         compare(name, call(kernels.conv2d), call(F.conv2d), [x, weight, bias])
 
+def batch_norm(name, arrange, shape):
+    x = arrange(2 * torch.randn(shape, generator=rng) + 3).requires_grad_()
+    weight, bias = (torch.randn(shape[1], generator=rng).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        weight[0] = 0
+    kept = torch.rand(2, shape[1], generator=rng)
+    expected = kept.double()
+    compare(
+        f"batch norm {shape} {name}",
+        lambda x, weight, bias: kernels.batch_norm(x, weight, bias, *kept, 0.3, 1e-5),
+        lambda x, weight, bias: F.batch_norm(x, *expected, weight, bias, True, 0.3, 1e-5),
+        [x, weight, bias],
+    )
+    torch.testing.assert_close(kept, expected.float())
+    in_place = torch.relu_(kernels.batch_norm(x, weight, bias, None, None, 0.3, 1e-5))
+    assert torch.autograd.grad(in_place.sum(), x)[0].isfinite().all()
+
+
 for shape in ((8, 3), (4, 3, 5), (4, 5, 3, 2), (2, 2, 70, 40), (2, 1, 1, 1)):
     for layout, arrange in LAYOUTS.items():
-        if len(shape) < 4 and layout == "reversed":
-            continue
-        x = arrange(2 * torch.randn(shape, generator=rng) + 3).requires_grad_()
-        weight, bias = (torch.randn(shape[1], generator=rng).requires_grad_() for _ in range(2))
-        with torch.no_grad():
-            weight[0] = 0
-        kept = torch.rand(2, shape[1], generator=rng)
-        expected = kept.double()
-        compare(
-            f"batch norm {shape} {layout}",
-            lambda x, weight, bias: kernels.batch_norm(x, weight, bias, *kept, 0.3, 1e-5),
-            lambda x, weight, bias: F.batch_norm(x, *expected, weight, bias, True, 0.3, 1e-5),
-            [x, weight, bias],
-        )
-        torch.testing.assert_close(kept, expected.float())
-        in_place = torch.relu_(kernels.batch_norm(x, weight, bias, None, None, 0.3, 1e-5))
-        assert torch.autograd.grad(in_place.sum(), x)[0].isfinite().all()
+        if len(shape) == 4 or layout != "reversed":
+            batch_norm(layout, arrange, shape)
+
+# Channels in pieces, as those of large images are: the last of them shorter, and one alone.
+fused_batch_norm.fits = lambda x: False
+split_batch_norm.BLOCK, split_batch_norm.LEAST = 32, 64
+for pieces, shape in ((1, (4, 3, 5)), (1, (4, 5, 3, 2)), (27, (2, 2, 30, 43)), (4, (3, 1, 9, 11)), (2, (1, 7, 8, 16))):
+    (channels, found), (count, length), _ = split_batch_norm._cut(torch.zeros(shape))
+    assert (channels, found) == (shape[1], pieces) and (pieces - 1) * length < count <= pieces * length, (found, length)
+    batch_norm(f"in pieces {pieces}", torch.Tensor.contiguous, shape)
 """
 
 
 def test_the_triton_kernels_have_the_values_and_derivatives_of_torch_s_layers(interpreted):
     said = interpreted(INTERPRETED)
     assert said.count("convolution") == 7 * 3
-    assert said.count("batch norm") == 13
+    assert said.count("batch norm") == 13 + 5
+    assert said.count("in pieces") == 5
 
 
 def test_the_triton_kernels_are_left_out_on_a_cpu():

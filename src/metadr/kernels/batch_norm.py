@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from metadr.kernels import fused_batch_norm as fused
 from metadr.kernels import plain_batch_norm as plain
+from metadr.kernels import split_batch_norm as split
 from metadr.kernels.plain_batch_norm import First, Layer
 
 
@@ -37,10 +38,15 @@ def batch_norm(
     return y
 
 
+def _kernels_for(x: Tensor) -> Any:
+    """A program a channel, several, or torch's own; the same for a layer's output and both of its derivatives."""
+    return fused if fused.fits(x) else split if split.fits(x) else plain
+
+
 class _Normalise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Any:
-        kernels = fused if fused.fits(x) else plain
+        kernels = _kernels_for(x)
         y, mean, r, reserve = kernels.normalise(x, Layer(weight, bias, *rest))
         # x as it came: a copy made here would be a constant to the second derivative.
         ctx.save_for_backward(x, weight, mean, r, reserve)
@@ -57,7 +63,7 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
         mean, r, reserve, eps = rest
-        kernels = fused if fused.fits(x) else plain
+        kernels = _kernels_for(x)
         dx, dw, db = kernels.gradient(g, x, weight, mean, r, reserve, eps)
         ctx.save_for_backward(g, x, weight, mean, r, dw, db)
         return dx, dw, db
@@ -66,6 +72,6 @@ class _Gradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, u: Tensor, a: Tensor, b: Tensor) -> Any:
         g, x, weight, mean, r, s2, s1 = ctx.saved_tensors
-        kernels = fused if fused.fits(x) else plain
+        kernels = _kernels_for(x)
         dg, dx, dw = kernels.second_derivative(u, a, b, First(g, x, weight, mean, r, s1, s2))
         return dg, dx, dw, None, None, None, None
