@@ -1,7 +1,7 @@
 """What could explain that the digits' numbers differ from the paper's: one thing changed at a time.
 
-metadr sweep suspects --weights FILE        P1: baselines and Meta-DR
-metadr sweep suspects-p2                    P2: Meta-DR
+metadr sweep suspects --weights FILE        P1
+metadr sweep suspects-p2                    P2
 metadr report suspects                      every point by its distance from the paper's Table 1
 
 FILE holds ImageNet weights of a ResNet-50, as for pacs-resnet50; `--row "Naive, first*"` runs what needs none.
@@ -39,13 +39,21 @@ DRAWN: Changes = {
     "T for every image, by operation": {"per": "image", "pick": "operation"},
     "the second derivative left out": {"first_order": True},
 }
+FASTER = {**NOTHING, **RATE}
 P1 = {
     "Naive": ("naive", {**TRAINING, **NETWORK}),
     "Naive + DR": ("dr", {**TRAINING, **NETWORK}),
-    "Oracle (all)": ("oracle-all", TRAINING),
     "Meta-DR": ("meta-dr", DRAWN),
+    "Oracle (all)": ("oracle-all", TRAINING),
+    "Oracle (cumul.)": ("oracle-cumulative", FASTER),
 }
-P2 = {"Meta-DR": ("meta-dr", DRAWN)}
+P2 = {
+    "Naive": ("naive", FASTER),
+    "Naive + DR": ("dr", FASTER),
+    "Meta-DR": ("meta-dr", DRAWN),
+    "ER": ("er", FASTER),
+    "Oracle (cumul.)": ("oracle-cumulative", FASTER),
+}
 NOTE = "These points explain; nothing is chosen by them."
 
 
