@@ -38,6 +38,21 @@ def test_published_tables_are_rendered_from_the_records():
         assert f"| {method} | " + " | ".join([*cells[:6], cells[-1]]) + " |" in readme
 
 
+def test_the_readme_shows_table_1_beside_the_paper_s():
+    """The methods of the paper's table; a cell is ours / the paper's."""
+    made = comparison("table1")
+    lines = (ROOT / "README.md").read_text().partition("<!-- table1 -->\n")[2].splitlines()
+    shown = [line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines)][2:]
+    rows = list(dict.fromkeys(row.title for row in made.table.rows))
+    cells = {title: [made.cells[title, column] for column in made.columns] for title in rows}
+    wanted = {title: those for title, those in cells.items() if all(cell.paper for cell in those)}
+    assert len(wanted) == 10
+    assert [
+        [title, *(f"{'-' if cell.mean is None else f'{cell.mean:.1f}'} / {cell.paper.mean}" for cell in those)]
+        for title, those in wanted.items()
+    ] == [[cell.strip() for cell in line] for line in shown]
+
+
 @pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
 def test_published_tables_of_the_paper_are_rendered_from_the_records(name):
     made = comparison(name)
