@@ -31,7 +31,7 @@ from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
 from metadr.store import RunDirectory, description
 from metadr.survey import survey
-from metadr.sweep import Job, jobs_of, plan_jobs, titles_of
+from metadr.sweep import Job, jobs_of, plan_jobs, plan_known, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
 
@@ -163,8 +163,9 @@ def sweep(
     fields = _assignments(set_ or [])
     if weights is not None and "weights" in fields:
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+    usual = [get_table(name, tiny=tiny).with_seeds(seeds) for name in dict.fromkeys(tables)]
     _sweep_and_report(
-        [_as_asked(get_table(name, tiny=tiny).with_seeds(seeds), fields, weights, tiny=tiny) for name in tables],
+        _as_asked(usual, fields, weights, tiny=tiny),
         out,
         device=device,
         lanes=_lanes(lanes),
@@ -222,25 +223,28 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def _as_asked(usual: Table, fields: dict[str, str], weights: str | None, *, tiny: bool) -> Table:
-    """The table with settings and weights from the command line, and a note where these are not its own."""
-    chosen = _with_weights(usual, weights).changed(lambda recipe: with_training(recipe, **fields))
-    # A file of weights where the table wants one is no other setting.
-    if not tiny and [*map(description, chosen.recipes)] == [*map(description, usual.recipes)]:
-        return chosen
+def _as_asked(tables: list[Table], fields: dict[str, str], weights: str | None, *, tiny: bool) -> list[Table]:
+    """The tables with settings and weights from the command line, and a note where these are not their own."""
     given = {**fields, **({"weights": weights} if weights else {})}
     changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
-    return chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
+    asked = []
+    for usual, table in zip(tables, _with_weights(tables, weights), strict=True):
+        chosen = table.changed(lambda recipe: with_training(recipe, **fields))
+        # A file of weights where the table wants one is no other setting.
+        if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
+            chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
+        asked.append(chosen)
+    return asked
 
 
-def _with_weights(table: Table, file: str | None) -> Table:
-    """The table with a file for the rows that start from weights; where none does, for all."""
-    some = any(training_of(recipe).weights for recipe in table.recipes)
+def _with_weights(tables: list[Table], file: str | None) -> list[Table]:
+    """The tables with a file for the rows that start from weights; where none does, for all."""
+    some = any(training_of(recipe).weights for table in tables for recipe in table.recipes)
 
     def change(recipe: Recipe) -> Recipe:
         return with_training(recipe, weights=file) if training_of(recipe).weights or not some else recipe
 
-    return table if file is None else table.changed(change)
+    return tables if file is None else [table.changed(change) for table in tables]
 
 
 def _lanes(text: str) -> int | Literal["auto"]:
@@ -329,7 +333,7 @@ def _print_plan(table: Table, out: Path) -> None:
 
 
 def _report(table: Table, out: Path) -> None:
-    records = _records_of(plan_jobs(jobs_of(table.seeds_of), out).finished, out)
+    records = _records_of(plan_known(jobs_of(table.seeds_of), out).finished, out)
     if records and table.name in COMPARED:
         made = compare(table, records)
         cli_report.print_comparison(made, "md", None)

@@ -79,11 +79,12 @@ def interleave(
                     if isinstance(happened.error, torch.OutOfMemoryError) and running:
                         waiting.appendleft(lane.job)
                         width.shrink(len(running))
+                        happened = None  # which holds the memory of the run that found none
                     else:
                         yield happened
                 if stop():
                     break
-            width.look(running)
+            width.look(running, more=bool(waiting))
     finally:
         with ExitStack() as closing:  # all of them, whatever one of them raises
             for lane in reversed(running):
@@ -109,14 +110,19 @@ class _Width(Generic[Job]):
     def shrink(self, most: int) -> None:
         self.now, self._growing = most, False
 
-    def look(self, running: list[Lane[Job]]) -> None:
+    def look(self, running: list[Lane[Job]], *, more: bool) -> None:
         """Once a round: see whether the last doubling was worth it, and whether another would fit."""
-        starting = any(lane.steps is None for lane in running) and self._spoiled < PATIENCE
-        if not self._growing or len(running) < self.now or starting:
-            self._spoiled += starting and self._window is not None
+        full = len(running) >= self.now
+        if not self._growing or not (full or more):
+            self._window = None
+            return
+        if any(lane.steps is None for lane in running) and self._spoiled < PATIENCE:
+            self._spoiled += self._window is not None
             self._window = None
             return
         if self._window is None:
+            if not full:  # a lane has just ended, and the next is yet to start
+                return
             self._window, self._opened = {}, time.monotonic()
         for lane in running:
             if lane.steps is not None and lane.told > self._opened:

@@ -14,7 +14,7 @@ from metadr.engine.ground import check_precision, pick_device
 from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
 from metadr.run import Progress, advance
-from metadr.store import RunDirectory
+from metadr.store import RunDirectory, identity
 
 
 class Job(NamedTuple):
@@ -88,9 +88,33 @@ def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:
             problems.append(f"{recipe.method_name}: {error}")
     if problems:
         raise UserError("Nothing was started. " + " ".join(problems))
-    finished = [job for job in jobs if RunDirectory(out, job.recipe, job.seed).finished]
-    there = set(finished)
-    return Plan([job for job in jobs if job not in there], finished)
+    return _as_found(jobs, out)
+
+
+def plan_known(jobs: Sequence[Job], out: str | Path) -> Plan:
+    """The same without those that cannot be run here, such as one whose file of weights is not given."""
+    return _as_found([job for job in jobs if _is_sound(job.recipe)], out)
+
+
+def _is_sound(recipe: Recipe) -> bool:
+    try:
+        check_recipe(recipe)
+        identity(recipe, 0)
+    except UserError:
+        return False
+    return True
+
+
+def _as_found(jobs: Sequence[Job], out: str | Path) -> Plan:
+    # Recipes that differ in words alone, such as a default that one of them states, are one run.
+    runs: dict[Path, tuple[RunDirectory, Job]] = {}
+    for job in jobs:
+        directory = RunDirectory(out, job.recipe, job.seed)
+        runs.setdefault(directory.path, (directory, job))
+    finished = {job: directory.finished for directory, job in runs.values()}
+    return Plan(
+        [job for job, there in finished.items() if not there], [job for job, there in finished.items() if there]
+    )
 
 
 class Standing(NamedTuple):

@@ -286,6 +286,23 @@ def test_auto_grows_however_short_domains_are(stages, monkeypatch):
     assert max(Gpu(monkeypatch, lambda width: 0.2).play(stages=stages)) == MOST
 
 
+@pytest.mark.parametrize("turns", [4, 8, 20])
+def test_auto_grows_however_short_jobs_are(turns, monkeypatch):
+    """All lanes are never running for long: one of them has just ended, or is starting, which costs little here."""
+    gpu = Gpu(monkeypatch, lambda width: 0.2)
+
+    def start(job: int) -> Iterator[Progress]:
+        gpu.now += 0.01
+        return itertools.islice(gpu.start(job), turns)
+
+    widest = 0
+    for happened in interleave(range(400), start, "auto", CUDA, kind=lambda job: 0):
+        if happened.progress is None:
+            gpu.running.discard(happened.job)
+        widest = max(widest, len(gpu.running))
+    assert widest == MOST
+
+
 @pytest.mark.parametrize("kinds", [2, 5])
 def test_auto_is_not_misled_by_jobs_that_take_longer(kinds, monkeypatch):
     """Lanes are compared with those of their own kind: a slow job after a fast one is no sign of a full device."""

@@ -2,17 +2,22 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from metadr.benchmarks import training_of
+from metadr.benchmarks import make_recipe, training_of
+from metadr.cli import _with_weights
 from metadr.core import Recipe
 from metadr.errors import UserError
+from metadr.models import FROM_A_FILE
 from metadr.recipes import OF_THE_PAPER, get_table, only
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
-from metadr.sweep import Job, jobs_of, titles_of
+from metadr.sweep import Job, jobs_of, plan_jobs, plan_known, titles_of
 
 NOT_PRINTED = ("L2", "EWC")
 PRINTED = [name for name in OF_THE_PAPER if name in PAPER]
@@ -151,6 +156,31 @@ def test_jobs_are_the_first_seed_of_all_then_the_second() -> None:
     one, two = recipe_of("table3", "recall"), recipe_of("table3", "adapt")
     assert jobs_of({one: range(3), two: range(1)}) == [Job(one, 0), Job(two, 0), Job(one, 1), Job(one, 2)]
     assert jobs_of({}) == []
+
+
+def test_recipes_that_differ_in_words_alone_are_one_run(tmp_path: Path) -> None:
+    usual, stated = (make_recipe("embedded", "naive", tiny=True, **fields) for fields in ({}, {"batch_norm": "clean"}))
+    assert usual != stated
+    found = plan_jobs([Job(usual, 0), Job(stated, 0), Job(stated, 1)], tmp_path)
+    assert found.missing == [Job(usual, 0), Job(stated, 1)] and found.finished == []
+
+
+def test_what_cannot_be_run_here_is_not_finished(tmp_path: Path) -> None:
+    usual, unknown = make_recipe("embedded", "naive", tiny=True), make_recipe("embedded", "naive", weights=FROM_A_FILE)
+    with pytest.raises(UserError, match="This starts from weights in a file"):
+        plan_jobs([Job(usual, 0), Job(unknown, 0)], tmp_path)
+    assert plan_known([Job(usual, 0), Job(unknown, 0)], tmp_path).missing == [Job(usual, 0)]
+
+
+def test_a_file_of_weights_is_for_the_rows_of_all_tables_that_start_from_one(tmp_path: Path) -> None:
+    file = str(tmp_path / "some.safetensors")
+    save_file({"weight": torch.zeros(1)}, file)
+    tables = [get_table("suspects"), get_table("suspects-p2")]
+    given = [training_of(recipe) for table in _with_weights(tables, file) for recipe in table.recipes]
+    assert {each.model for each in given if each.weights} == {"resnet50_v1"}
+    assert {each.model for each in given if not each.weights} == {"resnet18", "resnet18_small_images", "resnet50_v1"}
+    alone = [training_of(recipe) for table in _with_weights(tables[1:], file) for recipe in table.recipes]
+    assert all(each.weights for each in alone)  # where none does, it is for all
 
 
 def test_jobs_of_one_method_are_told_apart() -> None:

@@ -86,6 +86,11 @@ def check_recipe(recipe: Recipe) -> Recipe:
     training = training_of(recipe)
     models.check_model(training.model)
     models.check_weights(training.model, training.weights)
+    if training.tested_by == "domains" and recipe.access != "current":
+        raise UserError(
+            "An oracle's batch norm has seen all domains of a stage: tested_by=domains would count them again. Use "
+            "tested_by=running."
+        )
     return recipe
 
 

@@ -22,25 +22,31 @@ class Captured:
             self.graph.register_generator_state(generator)
         gc_was_on = gc.isenabled()
         gc.disable()  # freeing another graph in the middle would end the recording
-        # A recording has memory of its own, and cannot take what the function left behind when it ran before.
-        if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
-            torch.cuda.empty_cache()
-        # Of this thread alone: other lanes go on launching theirs.
-        self.graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            # A recording has memory of its own, and cannot take what the function left behind when it ran before.
+            if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+                torch.cuda.empty_cache()
+            # Of this thread alone: other lanes go on launching theirs.
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            self._record(function)
+        finally:
+            if gc_was_on:
+                gc.enable()
+        self.graph.capture_end()
+
+    def _record(self, function: Callable[[], object]) -> None:
         try:
             function()
         except Exception as error:
             with suppress(RuntimeError):  # it says again that the recording failed
                 self.graph.capture_end()
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
                 f"The step cannot be captured as a CUDA graph ({reason}). A part or layer waits for the device, or "
                 "copies from the host: rewrite it, or use --eager."
             ) from error
-        finally:
-            if gc_was_on:
-                gc.enable()
-        self.graph.capture_end()
 
     def replay(self) -> None:
         self.graph.replay()

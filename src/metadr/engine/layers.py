@@ -83,6 +83,14 @@ class BatchNorms:
         torch._foreach_add_(running, statistics)
         torch._foreach_add_(list(self._counters.values()), 1)
 
+    def copy(self) -> dict[str, Tensor]:
+        """The running statistics as they are."""
+        return {name: value.clone() for name, value in self._running.items()}
+
+    def restore(self, statistics: Mapping[str, Tensor]) -> None:
+        for name, value in self._running.items():
+            value.copy_(statistics[name])
+
     @torch.no_grad()
     def average(self, past: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Replace the running statistics by those of all domains together, each counting alike.
@@ -91,14 +99,14 @@ class BatchNorms:
         mixture: the mean of the variances, and how far the means are apart.
         """
         if not past:
-            return {name: value.clone() for name, value in self._running.items()} | {DOMAINS: torch.ones(())}
+            return self.copy() | {DOMAINS: torch.ones(())}
         before = float(past[DOMAINS])
         share, names = 1 / (before + 1), iter(self._running)
         for mean, var in zip(names, names, strict=True):
             apart = self._running[mean] - past[mean]
             self._running[mean].copy_(past[mean] + share * apart)
             self._running[var].copy_(past[var].lerp(self._running[var], share) + before * share**2 * apart.square())
-        return {name: value.clone() for name, value in self._running.items()} | {DOMAINS: past[DOMAINS] + 1}
+        return self.copy() | {DOMAINS: past[DOMAINS] + 1}
 
 
 @contextmanager

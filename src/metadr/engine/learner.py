@@ -64,6 +64,7 @@ class Learner:
         self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
         self._statistics: dict[str, Tensor] = {}  # batch norm's, of all domains so far, where tests go by them
+        self._own: dict[str, Tensor] = {}  # and of the last domain alone, until the next begins
         self._layers_rng = self._stream("hidden")
         self.optimizer: torch.optim.Optimizer
         self._train: Split
@@ -78,6 +79,9 @@ class Learner:
         lr = self.training.lr if first else self.training.later_lr
         self.best = {}
         self._fresh = True
+        if self._own:
+            self.network.norms.restore(self._own)
+            self._own = {}
         shuffled = self.training.sampling == "shuffled"
         epoch = self.training.epoch_steps(train.num_images) if shuffled else None
         if self._streamed is not None:
@@ -178,7 +182,8 @@ class Learner:
             kept = Split(domain.train.x[rows], domain.train.y[rows])
             self.memory.add(Batch(*kept.to(self.device)))
         if self.training.tested_by == "domains":
-            self._statistics = self.network.average_statistics(self._statistics)
+            self._own = self.network.norms.copy()
+            self._statistics = self.network.norms.average(self._statistics)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""

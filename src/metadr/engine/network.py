@@ -62,9 +62,9 @@ class Network:
         self.params: Params = {name: value for name, value in named.items() if value.requires_grad}
         self._frozen = {name: value for name, value in named.items() if not value.requires_grad}
         self.buffers: dict[str, Tensor] = dict(module.named_buffers())
-        self._norms = BatchNorms(module)
+        self.norms = BatchNorms(module)
         self._blocks = Blocks(module) if recompute else None
-        self._others = {name: value for name, value in self.buffers.items() if name not in self._norms.names}
+        self._others = {name: value for name, value in self.buffers.items() if name not in self.norms.names}
         self._left: list[tuple[Role, list[Tensor]]] = []
         self._half = precision == "bf16"
         reference = next(iter(named.values()))
@@ -86,7 +86,7 @@ class Network:
     @property
     def tested_apart(self) -> bool:
         """Whether it can test only one batch at a time, by statistics that are that batch's own."""
-        return self.tested_in is not None and not self._norms.know_groups
+        return self.tested_in is not None and not self.norms.know_groups
 
     def logits(self, x: Tensor, params: Params | None = None, *, role: Role | None = None) -> Tensor:
         """What the network says of uint8 images. Without a role, or for the Fisher, it is a tested network."""
@@ -100,13 +100,13 @@ class Network:
             self.module.eval()
             if role is None and self.tested_in:
                 groups = Groups(len(x), self.tested_in)
-                with self._norms.tracking(False, groups=groups), self._computing(role, half=self._half):
+                with self.norms.tracking(False, groups=groups), self._computing(role, half=self._half):
                     return self._call(params, self._others, inputs)
             # The Fisher is always in full precision: it squares gradients, one image at a time.
             with self._computing(role, half=self._half and role is None):
                 return self._call(params, self.buffers, inputs)
         self.module.train()
-        left = self._norms.zeros() if role in self.moving else {}
+        left = self.norms.zeros() if role in self.moving else {}
         with self._training_pass(role, tracked=bool(left)), self._recomputing(role):
             logits = self._call(params, {**self._others, **left}, inputs)
         if left:
@@ -130,12 +130,8 @@ class Network:
     def settle(self) -> None:
         """Move the running statistics by what this step's passes left behind."""
         for _, statistics in sorted(self._left, key=lambda left: STATISTICS_ORDER.index(left[0])):
-            self._norms.move(statistics)
+            self.norms.move(statistics)
         self._left.clear()
-
-    def average_statistics(self, past: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """At a domain's end: tests go by the statistics of all domains so far. `past`: what the last call returned."""
-        return self._norms.average(past)
 
     @torch.no_grad()
     def state(self) -> dict[str, Tensor]:
@@ -171,7 +167,7 @@ class Network:
 
     @contextmanager
     def _training_pass(self, role: Role, *, tracked: bool) -> Iterator[None]:
-        with self._norms.tracking(tracked), self._computing(role, half=self._half):
+        with self.norms.tracking(tracked), self._computing(role, half=self._half):
             yield
 
     def _recomputing(self, role: Role) -> AbstractContextManager[None]:

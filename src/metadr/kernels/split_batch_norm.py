@@ -19,7 +19,7 @@ BLOCK = 2048
 
 
 def fits(x: Tensor) -> bool:
-    return on_triton(x) and x.ndim > 2 and x.is_contiguous() and x.numel() < 1 << 31  # places are counted in 32 bits
+    return on_triton(x) and x.ndim > 2 and x.is_contiguous() and x.numel() <= 1 << 30  # places are counted in 32 bits
 
 
 def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
