@@ -1,0 +1,30 @@
+"""How much depends on the statistics that batch norm is tested by, where hard domains come first and easy ones last.
+
+metadr sweep statistics       the embedded digits in their second order, three seeds, on a CPU
+metadr report statistics
+"""
+
+from typing import Any
+
+from metadr.benchmarks import make_recipe
+from metadr.recipes.table import Row, Table
+
+METHODS = {"Naive": "naive", "Naive + DR": "dr", "Meta-DR": "meta-dr"}
+TESTED_BY: dict[str, dict[str, Any]] = {
+    "those of the last domain, as they are": {},
+    "those of the last domain, moved by all passes": {"batch_norm": "all"},  # only Meta-DR has several
+    "the mean over all domains": {"tested_by": "domains"},
+}
+
+
+def table(tiny: bool = False) -> Table:
+    rows = []
+    for title, method in METHODS.items():
+        for statistics, fields in TESTED_BY.items():
+            if method == "meta-dr" or "batch_norm" not in fields:
+                recipe = make_recipe("embedded/p2", method, tiny=tiny, **fields)
+                rows.append(
+                    Row(f"{title}, {statistics}", (recipe,), 3, point=(("statistics", statistics),), part=title)
+                )
+    about = "embedded digits P2: by which statistics of batch norm tests go"
+    return Table("statistics", about, tuple(rows), judged="mean")
