@@ -5,11 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from metadr.benchmarks import make_recipe, training_of
-from metadr.cli import _with_weights
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
@@ -170,17 +167,6 @@ def test_what_cannot_be_run_here_is_not_finished(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="This starts from weights in a file"):
         plan_jobs([Job(usual, 0), Job(unknown, 0)], tmp_path)
     assert plan_known([Job(usual, 0), Job(unknown, 0)], tmp_path).missing == [Job(usual, 0)]
-
-
-def test_a_file_of_weights_is_for_the_rows_of_all_tables_that_start_from_one(tmp_path: Path) -> None:
-    file = str(tmp_path / "some.safetensors")
-    save_file({"weight": torch.zeros(1)}, file)
-    tables = [get_table("suspects"), get_table("suspects-p2")]
-    given = [training_of(recipe) for table in _with_weights(tables, file) for recipe in table.recipes]
-    assert {each.model for each in given if each.weights} == {"resnet50_v1"}
-    assert {each.model for each in given if not each.weights} == {"resnet18", "resnet18_small_images", "resnet50_v1"}
-    alone = [training_of(recipe) for table in _with_weights(tables[1:], file) for recipe in table.recipes]
-    assert all(each.weights for each in alone)  # where none does, it is for all
 
 
 def test_jobs_of_one_method_are_told_apart() -> None:

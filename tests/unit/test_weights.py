@@ -208,13 +208,16 @@ def test_without_timm_its_names_are_unknown_and_the_extra_is_named(monkeypatch: 
         models.check_model("test_vit")
 
 
-def test_a_file_is_for_the_rows_of_a_table_that_start_from_weights(file: Path) -> None:
-    made = cli._with_weights(get_table("vkitti2-rendered"), str(file))
-    trainings = {(training.model, training.weights) for training in map(training_of, made.recipes)}
-    assert trainings == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
-    everything = cli._with_weights(get_table("demo"), str(file))
-    assert {training_of(recipe).weights for recipe in everything.recipes} == {str(file)}
-    assert cli._with_weights(get_table("demo"), None) == get_table("demo")
+def test_a_file_is_for_the_rows_that_start_from_weights(file: Path) -> None:
+    def given(*names: str) -> set[tuple[str, str | None]]:
+        made = cli._with_weights([get_table(name) for name in names], str(file))
+        return {(each.model, each.weights) for table in made for each in map(training_of, table.recipes)}
+
+    assert given("vkitti2-rendered") == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
+    assert {weights for _, weights in given("demo")} == {str(file)}  # where none does, it is for all
+    some = given("suspects", "suspects-p2")  # of which only the first has such rows
+    assert {model for model, weights in some if weights} == {"resnet50_v1"} and ("resnet18", None) in some
+    assert cli._with_weights([get_table("demo")], None) == [get_table("demo")]
 
 
 def test_rows_from_weights_and_from_scratch_are_both_found_in_a_report(
