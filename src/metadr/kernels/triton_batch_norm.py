@@ -5,6 +5,19 @@ import triton.language as tl
 
 
 @triton.jit
+def move(running_, value, momentum):
+    """A running statistic of a channel by one of its batch."""
+    tl.store(running_, (1 - momentum) * tl.load(running_) + momentum * value)
+
+
+@triton.jit
+def second_sums(a, a1, a2, a3, s1, s2, wr, n):
+    """What the second derivative of a channel needs beside the sums A1, A2 and A3 of batch_norm.py."""
+    e = a - wr * a2 / n
+    return a3 - (s1 * a1 + s2 * a2) / n, e, e * s1 - wr * s2 * a1 / n, e * s2 - wr * s2 * a2 / n
+
+
+@triton.jit
 def normalise_kernel(
     x_, x_b, x_c, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, count, momentum, eps,
     TRACKED: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
@@ -27,10 +40,8 @@ def normalise_kernel(
     tl.store(mean_ + channel, mean)
     tl.store(r_ + channel, r)
     if TRACKED:
-        kept = tl.load(running_mean_ + channel)
-        tl.store(running_mean_ + channel, (1 - momentum) * kept + momentum * mean)
-        kept = tl.load(running_var_ + channel)
-        tl.store(running_var_ + channel, (1 - momentum) * kept + momentum * (squares / (n - 1)))
+        move(running_mean_ + channel, mean, momentum)
+        move(running_var_ + channel, squares / (n - 1), momentum)
     scale, shift = tl.load(weight_ + channel) * r, tl.load(bias_ + channel)
     for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -90,10 +101,7 @@ def second_derivative_kernel(
     a1, a2, a3 = tl.sum(sum1), tl.sum(sum2), tl.sum(sum3)
     n = count.to(tl.float32)
     wr = weight * r
-    q = a3 - (s1 * a1 + s2 * a2) / n
-    e = a - wr * a2 / n
-    sum_h = e * s1 - wr * s2 * a1 / n
-    sum_hx = e * s2 - wr * s2 * a2 / n
+    q, e, sum_h, sum_hx = second_sums(a, a1, a2, a3, s1, s2, wr, n)
     tl.store(dw_ + channel, r * q)
     for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)

@@ -8,6 +8,8 @@ images and channels, the same for all images of a call.
 import triton
 import triton.language as tl
 
+from metadr.kernels.triton_batch_norm import move, second_sums
+
 
 @triton.jit
 def moments_kernel(x_, x_b, x_c, parts_, count, length, AREA: tl.constexpr, BLOCK: tl.constexpr):
@@ -50,10 +52,8 @@ def normalise_kernel(
         tl.store(mean_ + channel, mean)
         tl.store(r_ + channel, r)
         if TRACKED:
-            kept = tl.load(running_mean_ + channel)
-            tl.store(running_mean_ + channel, (1 - momentum) * kept + momentum * mean)
-            kept = tl.load(running_var_ + channel)
-            tl.store(running_var_ + channel, (1 - momentum) * kept + momentum * (squares / (n - 1)))
+            move(running_mean_ + channel, mean, momentum)
+            move(running_var_ + channel, squares / (n - 1), momentum)
     scale, shift = tl.load(weight_ + channel) * r, tl.load(bias_ + channel)
     last = tl.minimum(piece * length + length, count)
     for start in range(piece * length, last, BLOCK):
@@ -137,10 +137,7 @@ def second_derivative_kernel(
     a3 = tl.sum(tl.load(parts_ + (3 * channel + 2) * pieces + p, p < pieces, 0.0))
     n = count.to(tl.float32)
     wr = weight * r
-    q = a3 - (s1 * a1 + s2 * a2) / n
-    e = a - wr * a2 / n
-    sum_h = e * s1 - wr * s2 * a1 / n
-    sum_hx = e * s2 - wr * s2 * a2 / n
+    q, e, sum_h, sum_hx = second_sums(a, a1, a2, a3, s1, s2, wr, n)
     if piece == 0:
         tl.store(dw_ + channel, r * q)
     last = tl.minimum(piece * length + length, count)
