@@ -24,7 +24,7 @@ class Captured:
         gc.disable()  # freeing another graph in the middle would end the recording
         try:
             # A recording has memory of its own, and cannot take what the function left behind when it ran before.
-            if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+            if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > 2**33 or torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
                 torch.cuda.empty_cache()
             # Of this thread alone: other lanes go on launching theirs.
             self.graph.capture_begin(capture_error_mode="thread_local")
