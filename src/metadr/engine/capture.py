@@ -8,6 +8,8 @@ import torch
 
 from metadr.errors import UserError
 
+MOST_LEFT = 1 << 33  # bytes that nobody uses, but a later step may: beyond, a recording gives them back
+
 
 class Captured:
     """What a function did on the device, to be done again on the same tensors.
@@ -24,8 +26,7 @@ class Captured:
         gc.disable()  # freeing another graph in the middle would end the recording
         try:
             # A recording has memory of its own, and cannot take what the function left behind when it ran before.
-            if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > 2**33 or torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
-                torch.cuda.empty_cache()
+            _make_room()
             # Of this thread alone: other lanes go on launching theirs.
             self.graph.capture_begin(capture_error_mode="thread_local")
             self._record(function)
@@ -50,3 +51,10 @@ class Captured:
 
     def replay(self) -> None:
         self.graph.replay()
+
+
+def _make_room() -> None:
+    """Give back what torch has reserved and nobody uses, where it is much or the device has no more than that left."""
+    reserved = torch.cuda.memory_reserved()
+    if reserved - torch.cuda.memory_allocated() > MOST_LEFT or torch.cuda.mem_get_info()[0] < reserved:
+        torch.cuda.empty_cache()
