@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
-from metadr.core import Recipe
+from metadr.core import Part, Recipe
 from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
 from metadr.parts import PARTS
 from metadr.settings import names
+from metadr.training import statistics_passes
 
 log = logging.getLogger("metadr")
 
@@ -72,6 +73,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
     training["stream"] = bool(training["stream"])  # where images lie changes no bit; where rows are drawn does
+    training["batch_norm"] = _policy(training["batch_norm"], recipe.method)
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
@@ -84,6 +86,13 @@ def description(recipe: Recipe) -> dict[str, Any]:
         "access": recipe.access,
         "training": {name: value for name, value in training.items() if (name, value) not in LATER_FIELDS},
     }
+
+
+def _policy(batch_norm: str, method: Iterable[Part]) -> str:
+    """Policies that are one, since the method has the clean pass alone, by one name."""
+    if any(part.makes_passes for part in method):
+        return batch_norm
+    return "clean" if "clean" in statistics_passes(batch_norm) else "none"
 
 
 def whole_training(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,6 +123,8 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
         method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
     training = whole_training(content)
     usual = dataclasses.asdict(benchmark.training)
+    if training["batch_norm"] == _policy(usual["batch_norm"], method):
+        training["batch_norm"] = usual["batch_norm"]
     return check_recipe(
         Recipe(
             benchmark.name,

@@ -37,7 +37,7 @@ class Training:
     loss: Loss = setting("cross_entropy", "what is minimised; dice is for masks")
     scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
     batch_norm: str = setting(
-        "clean", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
+        "all", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
     tested_by: Literal["running", "batch", "domains"] = setting(
         "running",

@@ -154,10 +154,10 @@ def test_runs_with_other_settings_are_other_runs() -> None:
 
 
 def test_what_the_study_sets_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = runs("p1", "dr", **{"dr.per": "image", "batch_norm": "all"})
-    records = [*seeds(runs("p1", "naive", batch_norm="all"), 60), *seeds(chosen, 70)]
+    chosen = runs("p1", "dr", **{"dr.per": "image", "scaling": "imagenet"})
+    records = [*seeds(runs("p1", "naive", scaling="imagenet"), 60), *seeds(chosen, 70)]
     assert one(records).outcome == "no runs"
-    monkeypatch.setattr(pairs, "STUDY", {"dr.per": "image", "batch_norm": "all"})
+    monkeypatch.setattr(pairs, "STUDY", {"dr.per": "image", "scaling": "imagenet"})
     assert one(records).outcome == "not decided"
 
 

@@ -58,7 +58,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def other(owner: type, name: str, value: Any) -> Any:
     """A value that the field allows, and that is not the one it has."""
-    special = {"transforms": "psi1", "model": "small_resnet", "batch_norm": "all", "weights": "imagenet"}
+    special = {"transforms": "psi1", "model": "small_resnet", "batch_norm": "clean", "weights": "imagenet"}
     if name in special:
         return special[name]
     if value is None:
@@ -93,7 +93,25 @@ def test_the_key_depends_on_every_field_of_every_part(name: str) -> None:
 def test_the_key_depends_on_every_field_of_training(field: str) -> None:
     value = other(Training, field, getattr(BENCHMARKS["toy"].training, field))
     needed = {"epochs": 3} if field in ("later_epochs", "kept_epoch") else {}
-    assert key_of(metadr.recipe("toy", **needed), 0) != key_of(metadr.recipe("toy", **{**needed, field: value}), 0)
+    method = "meta-dr" if field == "batch_norm" else "naive"
+    before, after = (metadr.recipe("toy", method, **needed, **change) for change in ({}, {field: value}))
+    assert key_of(before, 0) != key_of(after, 0)
+
+
+def test_policies_of_batch_norm_that_are_one_have_one_key() -> None:
+    """A method without passes of its own has the clean one alone."""
+    passes = ("all", "clean", "clean+recall+adapt", "inner+adapt", "none")
+    for method, keys in (("naive", 2), ("dr+er+ewc+gem+l2", 2), ("meta-dr", 5), ("er+meta-dr", 5)):
+        assert len({key_of(metadr.recipe("toy", method, batch_norm=each), 0) for each in passes}) == keys
+
+
+def test_a_part_of_one_s_own_may_make_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rehearsal(metadr.Part):
+        name = "rehearsal"
+
+    monkeypatch.setitem(PARTS, "rehearsal", Rehearsal)
+    keys = {key_of(metadr.recipe("toy", "rehearsal", batch_norm=each), 0) for each in ("all", "clean")}
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize(
@@ -193,7 +211,7 @@ METHODS = [
 def test_a_recipe_comes_back_from_its_identity(method: str) -> None:
     changes: dict[str, Any] = {"lr": 0.1 + 0.2, "order": ("b", "a"), "limit": 7, "memory_choice": "first"}
     memory = {"memory_per_domain": 5} if {"er", "gem"} & set(method.split("+")) else {}
-    for fields in ({}, changes, {"precision": "bf16", "deterministic": False, "batch_norm": "inner+clean"}):
+    for fields in ({}, changes, {"precision": "bf16", "deterministic": False, "batch_norm": "none"}):
         before = metadr.recipe("toy", method, **{**fields, **memory})
         after = recipe_from_identity(json.loads(json.dumps(identity(before, 3))))
         assert after == before

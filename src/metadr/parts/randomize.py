@@ -52,6 +52,7 @@ class Randomize(Transforming):
     """
 
     name: ClassVar[str] = "dr"
+    makes_passes: ClassVar[bool] = False
 
     replayed: bool = setting(True, "transform images from memory too")
 

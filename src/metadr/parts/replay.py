@@ -17,6 +17,7 @@ class Replay(Part):
     """
 
     name: ClassVar[str] = "er"
+    makes_passes: ClassVar[bool] = False
     revision: ClassVar[int] = 2
     uses_memory: ClassVar[bool] = True
     samples_memory: ClassVar[bool] = True
