@@ -332,6 +332,9 @@ def batch_norm(name, arrange, shape):
         [x, weight, bias],
     )
     torch.testing.assert_close(kept, expected.float())
+    y = kernels.batch_norm(x, weight, bias, None, None, 0.3, 1e-5)
+    dx = torch.autograd.grad(y.square().sum(), x)[0]
+    assert name == "reversed" or y.stride() == dx.stride() == x.stride(), (name, y.stride(), dx.stride())
     in_place = torch.relu_(kernels.batch_norm(x, weight, bias, None, None, 0.3, 1e-5))
     assert torch.autograd.grad(in_place.sum(), x)[0].isfinite().all()
 
@@ -347,15 +350,31 @@ split_batch_norm.BLOCK, split_batch_norm.LEAST = 32, 64
 for pieces, shape in ((1, (4, 3, 5)), (1, (4, 5, 3, 2)), (27, (2, 2, 30, 43)), (4, (3, 1, 9, 11)), (2, (1, 7, 8, 16))):
     (channels, found), (count, length), _ = split_batch_norm._cut(torch.zeros(shape))
     assert (channels, found) == (shape[1], pieces) and (pieces - 1) * length < count <= pieces * length, (found, length)
-    batch_norm(f"in pieces {pieces}", torch.Tensor.contiguous, shape)
+    for layout in ("by image", "by channel"):
+        batch_norm(f"in pieces {pieces} {layout}", LAYOUTS[layout], shape)
 """
 
 
 def test_the_triton_kernels_have_the_values_and_derivatives_of_torch_s_layers(interpreted):
     said = interpreted(INTERPRETED)
     assert said.count("convolution") == 7 * 3
-    assert said.count("batch norm") == 13 + 5
-    assert said.count("in pieces") == 5
+    assert said.count("batch norm") == 13 + 10
+    assert said.count("in pieces") == 10
+
+
+@pytest.mark.parametrize(("out", "image_by_image"), [(8, True), (400, False)])
+def test_a_product_with_one_tap_leaves_images_in_the_order_in_which_they_lie(out, image_by_image):
+    """Unless there are so many weights that a derivative by them for each image would be more than the images."""
+    by_image = double(3, 16, 2, 3)
+    by_channel = by_image.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    weight, bias = double(out, 16, 1, 1), double(out)
+    geometry = Geometry((2, 3), (1, 1), (1, 1), (0, 0), (1, 1))
+    theirs = derivatives(F.conv2d(by_image, weight, bias), [by_image, weight, bias])
+    for x in (by_image, by_channel):
+        y = product.conv2d(x, weight, bias, geometry)
+        assert_close(derivatives(y, [x, weight, bias]), theirs, 1e-9)
+        assert y.is_contiguous() == (x is by_image and image_by_image)
+        assert y.transpose(0, 1).is_contiguous() == (not y.is_contiguous())
 
 
 def test_the_triton_kernels_are_left_out_on_a_cpu():
@@ -401,7 +420,7 @@ def test_batch_norm_is_torch_s_on_a_gpu(shape, layout):
     inputs = on_gpu(*exact)
     inputs[0] = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
     assert fused.fits(inputs[0]) == (shape[-1] < 100)
-    assert split.fits(inputs[0]) == inputs[0].is_contiguous()
+    assert split.fits(inputs[0]) == (layout is torch.contiguous_format)
     found = []
     for _ in range(2):
         statistics = [torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")]

@@ -1,7 +1,8 @@
 """Images as planes of pixels, one for each image and channel, whose order in memory is free.
 
-Kernels here read planes in any order and write them channel by channel: a channel of a batch is then one row of a
-matrix, which is what a convolution as a matrix product makes and what batch norm sums over.
+Kernels here read planes in any order. A convolution as a matrix product writes them channel by channel: a channel of a
+batch is one row of a matrix. Libraries write them image by image. What comes after either leaves them as they are, so that
+nobody has to bring them into another order between one layer and the next.
 """
 
 import functools
@@ -27,6 +28,21 @@ def empty_by_channel(x: Tensor, *shape: int) -> Tensor:
     area = math.prod(shape[2:])
     inner = [math.prod(shape[dim + 1 :]) for dim in range(2, len(shape))]
     return x.new_empty_strided(shape, (area, shape[0] * area, *inner))
+
+
+def empty_alike(x: Tensor) -> Tensor:
+    """A new tensor of the shape of x, with its planes in the same order."""
+    return torch.empty_like(x) if is_dense(x) else empty_by_channel(x, *x.shape)
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether planes follow each other in memory, image by image or channel by channel."""
+    return x.is_contiguous() or x.transpose(0, 1).is_contiguous()
+
+
+def alike(x: Tensor, other: Tensor) -> Tensor:
+    """x, or a copy of it, with its planes where those of the other lie."""
+    return x if x.stride() == other.stride() else torch.empty_like(other).copy_(x)
 
 
 def rows(x: Tensor) -> Tensor:

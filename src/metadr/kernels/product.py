@@ -48,11 +48,26 @@ def fits(x: Tensor, weight: Tensor, geometry: Geometry, groups: int, most: int =
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    patches = rows(x) if geometry.is_all_there_is else _Gather.apply(x, geometry)
-    y = weight.flatten(1) @ patches
+    flat = weight.flatten(1)
+    images = geometry.is_all_there_is and _image_by_image(x, weight)
+    if images:
+        y = torch.bmm(flat.expand(len(x), -1, -1), x.flatten(2))
+    else:
+        y = flat @ (rows(x) if geometry.is_all_there_is else _Gather.apply(x, geometry))
     if bias is not None:
         y = y + bias[:, None].to(y.dtype)
-    return from_rows(y, x.shape[0], *geometry.out)
+    return y.unflatten(2, geometry.out) if images else from_rows(y, x.shape[0], *geometry.out)
+
+
+def _image_by_image(x: Tensor, weight: Tensor) -> bool:
+    """Whether one product for each image is less work than one for all, of images that lie behind each other.
+
+    For all of them a channel would have to be a row: x, and what comes back, would be brought into that order. One for each
+    gives as many derivatives by the weights, to be added up.
+    """
+    out, channels = weight.shape[:2]
+    brought = 2 * (out + channels) * x.shape[2] * x.shape[3]
+    return x.is_contiguous() and not x.transpose(0, 1).is_contiguous() and out * channels <= brought
 
 
 class _Gather(torch.autograd.Function):

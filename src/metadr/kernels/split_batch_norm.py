@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metadr.kernels.plain_batch_norm import First, Layer
-from metadr.kernels.planes import on_triton
+from metadr.kernels.planes import alike, is_dense, on_triton
 
 PROGRAMS = 1024  # wanted in all: some for each multiprocessor of a large GPU
 LEAST, MOST_PIECES = 1 << 13, 64  # values of a piece; pieces of a channel, which every program adds up
@@ -19,7 +19,7 @@ BLOCK = 2048
 
 
 def fits(x: Tensor) -> bool:
-    return on_triton(x) and x.ndim > 2 and x.is_contiguous() and x.numel() <= 1 << 30  # places are counted in 32 bits
+    return on_triton(x) and x.ndim > 2 and is_dense(x) and x.numel() <= 1 << 30  # places are counted in 32 bits
 
 
 def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -29,10 +29,10 @@ def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
     kept = (layer.running_mean, layer.running_var) if tracked else (mean, r)  # where not tracked, left alone
     cut = _cut(x)
     parts = cut.parts(x, 2)
-    _kernels().moments_kernel[cut.grid](*_read(x), parts, *cut.sizes, **cut.options)
+    _kernels().moments_kernel[cut.grid](*_at(x), parts, *cut.sizes, **cut.options)
     scalars = (*cut.sizes, layer.momentum, layer.eps)
     _kernels().normalise_kernel[cut.grid](
-        *_read(x), weight, bias, mean, r, *kept, y, parts, *scalars, TRACKED=tracked, **cut.options, PIECES=cut.room
+        *_at(x), weight, bias, mean, r, *kept, y, parts, *scalars, TRACKED=tracked, **cut.options, PIECES=cut.room
     )
     return y, mean, r, None
 
@@ -40,33 +40,33 @@ def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
 def gradient(
     g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    g, weight = g.contiguous(), weight.contiguous()
+    g, weight = alike(g, x), weight.contiguous()
     dx, dw, db = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
     cut = _cut(x)
     parts = cut.parts(x, 2)
-    _kernels().gradient_sums_kernel[cut.grid](g, *_read(x), mean, r, parts, *cut.sizes, **cut.options)
+    _kernels().gradient_sums_kernel[cut.grid](g, *_at(x), mean, r, parts, *cut.sizes, **cut.options)
     channel = (weight, mean, r)
     _kernels().gradient_kernel[cut.grid](
-        g, *_read(x), *channel, dx, dw, db, parts, *cut.sizes, **cut.options, PIECES=cut.room
+        g, *_at(x), *channel, dx, dw, db, parts, *cut.sizes, **cut.options, PIECES=cut.room
     )
     return dx, dw, db
 
 
 def second_derivative(u: Tensor, a: Tensor, b: Tensor, first: First) -> tuple[Tensor, Tensor, Tensor]:
     g, x, weight, mean, r, s1, s2 = first
-    u, g, a, b, weight = u.contiguous(), g.contiguous(), a.contiguous(), b.contiguous(), weight.contiguous()
+    u, g, a, b, weight = alike(u, x), alike(g, x), a.contiguous(), b.contiguous(), weight.contiguous()
     dg, dx, dw = torch.empty_like(x), torch.empty_like(x), torch.empty_like(weight)
     cut = _cut(x)
     parts = cut.parts(x, 3)
-    _kernels().second_sums_kernel[cut.grid](u, g, *_read(x), mean, r, parts, *cut.sizes, **cut.options)
+    _kernels().second_sums_kernel[cut.grid](u, g, *_at(x), mean, r, parts, *cut.sizes, **cut.options)
     channel = (a, b, weight, mean, r, s1, s2)
     _kernels().second_derivative_kernel[cut.grid](
-        u, g, *_read(x), *channel, dg, dx, dw, parts, *cut.sizes, **cut.options, PIECES=cut.room
+        u, g, *_at(x), *channel, dg, dx, dw, parts, *cut.sizes, **cut.options, PIECES=cut.room
     )
     return dg, dx, dw
 
 
-def _read(x: Tensor) -> tuple[Tensor, int, int]:
+def _at(x: Tensor) -> tuple[Tensor, int, int]:
     return x, x.stride(0), x.stride(1)
 
 

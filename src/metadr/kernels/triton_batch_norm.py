@@ -1,4 +1,7 @@
-"""One program a channel. The letters are those of batch_norm.py; `_b` and `_c` are strides of images and channels."""
+"""One program a channel. The letters are those of batch_norm.py; `_b` and `_c` are strides of images and channels.
+
+With ROWS what is written goes channel by channel: the values of a channel are a row.
+"""
 
 import triton
 import triton.language as tl
@@ -18,9 +21,19 @@ def second_sums(a, a1, a2, a3, s1, s2, wr, n):
 
 
 @triton.jit
+def written(i, channel, b, c, count, AREA: tl.constexpr, ROWS: tl.constexpr):
+    """Where the values i of a channel go."""
+    if ROWS:
+        place = channel * count + i
+    else:
+        place = (i // AREA) * b + channel * c + i % AREA
+    return place
+
+
+@triton.jit
 def normalise_kernel(
-    x_, x_b, x_c, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, count, momentum, eps,
-    TRACKED: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
+    x_, x_b, x_c, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, y_b, y_c, count, momentum, eps,
+    TRACKED: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     channel = tl.program_id(0)
     n = count.to(tl.float32)
@@ -46,13 +59,15 @@ def normalise_kernel(
     for start in range(0, count, BLOCK):
         i = start + tl.arange(0, BLOCK)
         x = tl.load(x_ + (i // AREA) * x_b + channel * x_c + i % AREA, i < count, 0.0)
-        tl.store(y_ + channel * count + i, (x - mean) * scale + shift, i < count)
+        place = written(i, channel, y_b, y_c, count, AREA, ROWS)
+        tl.store(y_ + place, (x - mean) * scale + shift, i < count)
 
 
 @triton.jit
 def gradient_kernel(
-    g_, g_b, g_c, x_, x_b, x_c, weight_, mean_, r_, dx_, dw_, db_, count, AREA: tl.constexpr, BLOCK: tl.constexpr
-):
+    g_, g_b, g_c, x_, x_b, x_c, weight_, mean_, r_, dx_, dx_b, dx_c, dw_, db_, count,
+    AREA: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     channel = tl.program_id(0)
     n = count.to(tl.float32)
     mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
@@ -74,13 +89,13 @@ def gradient_kernel(
         g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
         x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
         dx = weight * r * (g - s1 / n - (x - mean) * r * (s2 / n))
-        tl.store(dx_ + channel * count + i, dx, there)
+        tl.store(dx_ + written(i, channel, dx_b, dx_c, count, AREA, ROWS), dx, there)
 
 
 @triton.jit
 def second_derivative_kernel(
-    u_, u_b, u_c, g_, g_b, g_c, x_, x_b, x_c, a_, b_, weight_, mean_, r_, s1_, s2_, dg_, dx_, dw_, count,
-    AREA: tl.constexpr, BLOCK: tl.constexpr,
+    u_, u_b, u_c, g_, g_b, g_c, x_, x_b, x_c, a_, b_, weight_, mean_, r_, s1_, s2_, dg_, dx_, dx_b, dx_c, dw_,
+    count, AREA: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     channel = tl.program_id(0)
     mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
@@ -110,6 +125,7 @@ def second_derivative_kernel(
         g = tl.load(g_ + image * g_b + channel * g_c + pixel, there, 0.0)
         x = tl.load(x_ + image * x_b + channel * x_c + pixel, there, 0.0)
         xh = (x - mean) * r
-        tl.store(dg_ + channel * count + i, wr * u + e * xh + (b - wr * a1 / n), there)
+        place = written(i, channel, dx_b, dx_c, count, AREA, ROWS)
+        tl.store(dg_ + place, wr * u + e * xh + (b - wr * a1 / n), there)
         dx = -wr * r * s2 / n * u + r * e * g - r * (sum_hx + wr * q) / n * xh - r * sum_h / n
-        tl.store(dx_ + channel * count + i, dx, there)
+        tl.store(dx_ + place, dx, there)
