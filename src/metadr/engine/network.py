@@ -11,7 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr import kernels
 from metadr.core import Batch, Params, Task
-from metadr.engine.layers import BatchNorms, Groups, reached, trimmed
+from metadr.engine.layers import reached, trimmed
+from metadr.engine.norms import BatchNorms, Groups
 from metadr.engine.recompute import Blocks
 from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 

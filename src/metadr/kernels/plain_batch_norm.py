@@ -18,29 +18,36 @@ class Layer(NamedTuple):
 
 
 class First(NamedTuple):
-    """What the first derivative read (g the gradient of the output, r = 1 / deviation) and summed (s1, s2)."""
+    """What the first derivative read (g the gradient of the output, r = 1 / deviation) and summed (s1, s2).
+
+    With a bias g is of the output without its negative values, and passes only where it was positive.
+    """
 
     g: Tensor
     x: Tensor
     weight: Tensor
+    bias: Tensor | None
     mean: Tensor
     r: Tensor
     s1: Tensor
     s2: Tensor
 
 
-def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def normalise(x: Tensor, layer: Layer, plus: Tensor | None, relu: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The output, the batch's mean and 1 / deviation, and what cuDNN wants back."""
     weight, bias, running_mean, running_var, momentum, eps = layer
     arguments = (x.contiguous(), weight, bias, running_mean, running_var, True, momentum, eps)
     if _in_cudnn(x, eps):
         y, mean, r, reserve = torch.ops.aten.cudnn_batch_norm(*arguments)
-        return y, mean, r, reserve
-    return *torch.native_batch_norm(*arguments), None
+    else:
+        (y, mean, r), reserve = torch.native_batch_norm(*arguments), None
+    if plus is not None:
+        y += plus
+    return torch.relu_(y) if relu else y, mean, r, reserve
 
 
 def gradient(
-    g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: Tensor | None, eps: float
+    g: Tensor, x: Tensor, weight: Tensor, bias: None, mean: Tensor, r: Tensor, reserve: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, x = g.contiguous(), x.contiguous()
     grads: tuple[Tensor, Tensor, Tensor]
@@ -54,7 +61,7 @@ def gradient(
 
 def second_derivative(u: Tensor, a: Tensor, b: Tensor, first: First) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of g, x and the weight, from those of dx (u), dw (a) and db (b)."""
-    g, x, weight, mean, r, s1, s2 = first
+    g, x, weight, _, mean, r, s1, s2 = first
     others = [dim for dim in range(x.ndim) if dim != 1]
     n = x.numel() // x.shape[1]
 

@@ -1,8 +1,8 @@
 """Images as planes of pixels, one for each image and channel, whose order in memory is free.
 
 Kernels here read planes in any order. A convolution as a matrix product writes them channel by channel: a channel of a
-batch is one row of a matrix. Libraries write them image by image. What comes after either leaves them as they are, so that
-nobody has to bring them into another order between one layer and the next.
+batch is one row of a matrix. Libraries write them image by image. What comes after leaves them as they are: between one
+layer and the next nobody has to bring them into another order.
 """
 
 import functools

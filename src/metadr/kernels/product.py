@@ -56,14 +56,14 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -
         y = flat @ (rows(x) if geometry.is_all_there_is else _Gather.apply(x, geometry))
     if bias is not None:
         y = y + bias[:, None].to(y.dtype)
-    return y.unflatten(2, geometry.out) if images else from_rows(y, x.shape[0], *geometry.out)
+    return y.view(*y.shape[:2], *geometry.out) if images else from_rows(y, x.shape[0], *geometry.out)
 
 
 def _image_by_image(x: Tensor, weight: Tensor) -> bool:
     """Whether one product for each image is less work than one for all, of images that lie behind each other.
 
-    For all of them a channel would have to be a row: x, and what comes back, would be brought into that order. One for each
-    gives as many derivatives by the weights, to be added up.
+    For all of them a channel must be a row, so that x and what comes back would be brought into that order. One each
+    makes as many derivatives by the weights, to be added up.
     """
     out, channels = weight.shape[:2]
     brought = 2 * (out + channels) * x.shape[2] * x.shape[3]

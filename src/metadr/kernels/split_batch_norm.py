@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metadr.kernels.fused_batch_norm import behind
 from metadr.kernels.plain_batch_norm import First, Layer
 from metadr.kernels.planes import alike, is_dense, on_triton
 
@@ -22,7 +23,7 @@ def fits(x: Tensor) -> bool:
     return on_triton(x) and x.ndim > 2 and is_dense(x) and x.numel() <= 1 << 30  # places are counted in 32 bits
 
 
-def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
+def normalise(x: Tensor, layer: Layer, plus: Tensor | None, relu: bool) -> tuple[Tensor, Tensor, Tensor, None]:
     weight, bias = layer.weight.contiguous(), layer.bias.contiguous()
     y, mean, r = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
     tracked = layer.running_mean is not None
@@ -31,37 +32,39 @@ def normalise(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor, None]:
     parts = cut.parts(x, 2)
     _kernels().moments_kernel[cut.grid](*_at(x), parts, *cut.sizes, **cut.options)
     scalars = (*cut.sizes, layer.momentum, layer.eps)
-    _kernels().normalise_kernel[cut.grid](
-        *_at(x), weight, bias, mean, r, *kept, y, parts, *scalars, TRACKED=tracked, **cut.options, PIECES=cut.room
-    )
+    options = {**cut.options, "TRACKED": tracked, "PLUS": plus is not None, "RELU": relu, "PIECES": cut.room}
+    added = alike(plus, x) if plus is not None else x
+    _kernels().normalise_kernel[cut.grid](*_at(x), added, weight, bias, mean, r, *kept, y, parts, *scalars, **options)
     return y, mean, r, None
 
 
 def gradient(
-    g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, reserve: None, eps: float
+    g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor, r: Tensor, reserve: None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     g, weight = alike(g, x), weight.contiguous()
     dx, dw, db = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
     cut = _cut(x)
     parts = cut.parts(x, 2)
-    _kernels().gradient_sums_kernel[cut.grid](g, *_at(x), mean, r, parts, *cut.sizes, **cut.options)
-    channel = (weight, mean, r)
+    shift, relu = behind(weight, bias)
+    channel, options = (weight, shift, mean, r), {**cut.options, "RELU": relu}
+    _kernels().gradient_sums_kernel[cut.grid](g, *_at(x), *channel, parts, *cut.sizes, **options)
     _kernels().gradient_kernel[cut.grid](
-        g, *_at(x), *channel, dx, dw, db, parts, *cut.sizes, **cut.options, PIECES=cut.room
+        g, *_at(x), *channel, dx, dw, db, parts, *cut.sizes, **options, PIECES=cut.room
     )
     return dx, dw, db
 
 
 def second_derivative(u: Tensor, a: Tensor, b: Tensor, first: First) -> tuple[Tensor, Tensor, Tensor]:
-    g, x, weight, mean, r, s1, s2 = first
+    g, x, weight, bias, mean, r, s1, s2 = first
     u, g, a, b, weight = alike(u, x), alike(g, x), a.contiguous(), b.contiguous(), weight.contiguous()
     dg, dx, dw = torch.empty_like(x), torch.empty_like(x), torch.empty_like(weight)
     cut = _cut(x)
     parts = cut.parts(x, 3)
-    _kernels().second_sums_kernel[cut.grid](u, g, *_at(x), mean, r, parts, *cut.sizes, **cut.options)
-    channel = (a, b, weight, mean, r, s1, s2)
+    shift, relu = behind(weight, bias)
+    channel, options = (weight, shift, mean, r), {**cut.options, "RELU": relu}
+    _kernels().second_sums_kernel[cut.grid](u, g, *_at(x), *channel, parts, *cut.sizes, **options)
     _kernels().second_derivative_kernel[cut.grid](
-        u, g, *_at(x), *channel, dg, dx, dw, parts, *cut.sizes, **cut.options, PIECES=cut.room
+        u, g, *_at(x), a, b, *channel, s1, s2, dg, dx, dw, parts, *cut.sizes, **options, PIECES=cut.room
     )
     return dg, dx, dw
 

@@ -8,7 +8,7 @@ images and channels, the same for all images of a call.
 import triton
 import triton.language as tl
 
-from metadr.kernels.triton_batch_norm import move, second_sums
+from metadr.kernels.triton_batch_norm import move, passed, positive, second_sums
 
 
 @triton.jit
@@ -35,8 +35,9 @@ def moments_kernel(x_, x_b, x_c, parts_, count, length, AREA: tl.constexpr, BLOC
 
 @triton.jit
 def normalise_kernel(
-    x_, x_b, x_c, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, parts_, count, length, momentum, eps,
-    TRACKED: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
+    x_, x_b, x_c, plus_, weight_, bias_, mean_, r_, running_mean_, running_var_, y_, parts_, count, length, momentum,
+    eps, TRACKED: tl.constexpr, PLUS: tl.constexpr, RELU: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
+    PIECES: tl.constexpr,
 ):  # fmt: skip
     channel, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     n = count.to(tl.float32)
@@ -59,13 +60,21 @@ def normalise_kernel(
     for start in range(piece * length, last, BLOCK):
         i = start + tl.arange(0, BLOCK)
         place = (i // AREA) * x_b + channel * x_c + i % AREA
-        tl.store(y_ + place, (tl.load(x_ + place, i < last, 0.0) - mean) * scale + shift, i < last)
+        y = (tl.load(x_ + place, i < last, 0.0) - mean) * scale + shift
+        if PLUS:
+            y += tl.load(plus_ + place, i < last, 0.0)
+        if RELU:
+            y = positive(y)
+        tl.store(y_ + place, y, i < last)
 
 
 @triton.jit
-def gradient_sums_kernel(g_, x_, x_b, x_c, mean_, r_, parts_, count, length, AREA: tl.constexpr, BLOCK: tl.constexpr):
+def gradient_sums_kernel(
+    g_, x_, x_b, x_c, weight_, shift_, mean_, r_, parts_, count, length,
+    RELU: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     channel, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    mean, r = tl.load(mean_ + channel), tl.load(r_ + channel)
+    mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
     sum1 = tl.zeros([BLOCK], tl.float32)
     sum2 = tl.zeros([BLOCK], tl.float32)
     last = tl.minimum(piece * length + length, count)
@@ -73,6 +82,7 @@ def gradient_sums_kernel(g_, x_, x_b, x_c, mean_, r_, parts_, count, length, ARE
         i = start + tl.arange(0, BLOCK)
         place = (i // AREA) * x_b + channel * x_c + i % AREA
         g, x = tl.load(g_ + place, i < last, 0.0), tl.load(x_ + place, i < last, 0.0)
+        g = passed(g, x, mean, weight, r, shift_ + channel, RELU)
         sum1 += g
         sum2 += g * ((x - mean) * r)
     tl.store(parts_ + (2 * channel) * pieces + piece, tl.sum(sum1))
@@ -81,8 +91,8 @@ def gradient_sums_kernel(g_, x_, x_b, x_c, mean_, r_, parts_, count, length, ARE
 
 @triton.jit
 def gradient_kernel(
-    g_, x_, x_b, x_c, weight_, mean_, r_, dx_, dw_, db_, parts_, count, length,
-    AREA: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
+    g_, x_, x_b, x_c, weight_, shift_, mean_, r_, dx_, dw_, db_, parts_, count, length,
+    RELU: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     channel, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     n = count.to(tl.float32)
@@ -98,13 +108,17 @@ def gradient_kernel(
         i = start + tl.arange(0, BLOCK)
         place = (i // AREA) * x_b + channel * x_c + i % AREA
         g, x = tl.load(g_ + place, i < last, 0.0), tl.load(x_ + place, i < last, 0.0)
+        g = passed(g, x, mean, weight, r, shift_ + channel, RELU)
         tl.store(dx_ + place, weight * r * (g - s1 / n - (x - mean) * r * (s2 / n)), i < last)
 
 
 @triton.jit
-def second_sums_kernel(u_, g_, x_, x_b, x_c, mean_, r_, parts_, count, length, AREA: tl.constexpr, BLOCK: tl.constexpr):
+def second_sums_kernel(
+    u_, g_, x_, x_b, x_c, weight_, shift_, mean_, r_, parts_, count, length,
+    RELU: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     channel, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    mean, r = tl.load(mean_ + channel), tl.load(r_ + channel)
+    mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
     sum1 = tl.zeros([BLOCK], tl.float32)
     sum2 = tl.zeros([BLOCK], tl.float32)
     sum3 = tl.zeros([BLOCK], tl.float32)
@@ -114,6 +128,7 @@ def second_sums_kernel(u_, g_, x_, x_b, x_c, mean_, r_, parts_, count, length, A
         place = (i // AREA) * x_b + channel * x_c + i % AREA
         u, g = tl.load(u_ + place, i < last, 0.0), tl.load(g_ + place, i < last, 0.0)
         x = tl.load(x_ + place, i < last, 0.0)
+        g = passed(g, x, mean, weight, r, shift_ + channel, RELU)
         sum1 += u
         sum2 += u * ((x - mean) * r)
         sum3 += u * g
@@ -124,8 +139,8 @@ def second_sums_kernel(u_, g_, x_, x_b, x_c, mean_, r_, parts_, count, length, A
 
 @triton.jit
 def second_derivative_kernel(
-    u_, g_, x_, x_b, x_c, a_, b_, weight_, mean_, r_, s1_, s2_, dg_, dx_, dw_, parts_, count, length,
-    AREA: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
+    u_, g_, x_, x_b, x_c, a_, b_, weight_, shift_, mean_, r_, s1_, s2_, dg_, dx_, dw_, parts_, count, length,
+    RELU: tl.constexpr, AREA: tl.constexpr, BLOCK: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     channel, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     mean, r, weight = tl.load(mean_ + channel), tl.load(r_ + channel), tl.load(weight_ + channel)
@@ -145,7 +160,10 @@ def second_derivative_kernel(
         i = start + tl.arange(0, BLOCK)
         place = (i // AREA) * x_b + channel * x_c + i % AREA
         u, g = tl.load(u_ + place, i < last, 0.0), tl.load(g_ + place, i < last, 0.0)
-        xh = (tl.load(x_ + place, i < last, 0.0) - mean) * r
-        tl.store(dg_ + place, wr * u + e * xh + (b - wr * a1 / n), i < last)
+        x = tl.load(x_ + place, i < last, 0.0)
+        g = passed(g, x, mean, weight, r, shift_ + channel, RELU)
+        xh = (x - mean) * r
+        dg = wr * u + e * xh + (b - wr * a1 / n)
+        tl.store(dg_ + place, passed(dg, x, mean, weight, r, shift_ + channel, RELU), i < last)
         dx = -wr * r * s2 / n * u + r * e * g - r * (sum_hx + wr * q) / n * xh - r * sum_h / n
         tl.store(dx_ + place, dx, i < last)
