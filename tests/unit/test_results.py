@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from metadr.cli_report import comparison
+from metadr.cli_study import FAMILIES, judge, markdown_claims
 from metadr.recipes import COMPARED
 from metadr.report import group, markdown, read_records, rendered
 
@@ -51,6 +54,16 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
         [title, *(f"{'-' if cell.mean is None else f'{cell.mean:.1f}'} / {cell.paper.mean}" for cell in those)]
         for title, those in wanted.items()
     ] == [[cell.strip() for cell in line] for line in shown]
+
+
+def test_published_claims_are_those_of_the_published_tables():
+    """Of the files in the command that docs/reproduce.md gives."""
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    (files,) = re.findall(r"^metadr claims (results/.*) -o results/claims.md$", page, re.MULTILINE)
+    verdicts = judge([record for file in files.split() for record in read_records(ROOT / file)], FAMILIES["digits"])
+    assert markdown_claims(verdicts) == (ROOT / "results" / "claims.md").read_text()
+    decided = Counter(verdict.outcome for verdict in verdicts)
+    assert decided["holds"] + decided["does not hold"] == 4  # as the page says
 
 
 @pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
