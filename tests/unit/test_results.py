@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from metadr.cli_report import comparison
-from metadr.cli_study import FAMILIES, judge, markdown_claims
 from metadr.recipes import COMPARED
 from metadr.report import group, markdown, read_records, rendered
+from metadr.report.verdicts import FAMILIES, judge, markdown_claims
 
 ROOT = Path(__file__).parents[2]
 
