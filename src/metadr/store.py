@@ -73,7 +73,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
     training["stream"] = bool(training["stream"])  # where images lie changes no bit; where rows are drawn does
-    training["batch_norm"] = _policy(training["batch_norm"], recipe.method)
+    training["batch_norm"] = _policy(training["batch_norm"], map(type, recipe.method))
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
@@ -88,16 +88,19 @@ def description(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _policy(batch_norm: str, method: Iterable[Part]) -> str:
+def _policy(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
     """Policies that are one, since the method has the clean pass alone, by one name."""
-    if any(part.makes_passes for part in method):
+    # A part says this of itself: what is made from it may have passes.
+    if any(part is None or vars(part).get("makes_passes", True) for part in method):
         return batch_norm
     return "clean" if "clean" in statistics_passes(batch_norm) else "none"
 
 
 def whole_training(content: Mapping[str, Any]) -> dict[str, Any]:
     """How the run of an identity was trained, with the fields that it is too old to have."""
-    return {**dict(LATER_FIELDS), **content["training"]}
+    training = {**dict(LATER_FIELDS), **content["training"]}
+    training["batch_norm"] = _policy(training["batch_norm"], (PARTS.get(part["part"]) for part in content["method"]))
+    return training
 
 
 def key_of(recipe: Recipe, seed: int) -> str:
@@ -123,7 +126,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
         method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
     training = whole_training(content)
     usual = dataclasses.asdict(benchmark.training)
-    if training["batch_norm"] == _policy(usual["batch_norm"], method):
+    if training["batch_norm"] == _policy(usual["batch_norm"], map(type, method)):
         training["batch_norm"] = usual["batch_norm"]
     return check_recipe(
         Recipe(

@@ -14,6 +14,7 @@ from metadr.benchmarks import BENCHMARKS, RECIPE_FIELDS, data_fields, make_recip
 from metadr.core import Recipe, Training
 from metadr.models import FROM_A_FILE
 from metadr.parts import PARTS as REGISTERED
+from metadr.recipes import TABLES, get_table
 
 # Another test may have registered a part of its own.
 PARTS = {name: part for name, part in REGISTERED.items() if part.__module__.startswith("metadr.")}
@@ -206,3 +207,15 @@ def test_commands_that_are_named_make_a_recipe(page: str, command: str, own_imag
     fields |= {"root": str(own_images)} if "--data" in dict(options) else {}
     fields |= {"weights": FROM_A_FILE} if "--weights" in dict(options) else {}
     assert make_recipe(recipe, method, **fields)
+
+
+def test_protocol_counts_the_runs_of_every_table() -> None:
+    (rows,) = [rows for head, *rows in tables(PROTOCOL) if head == ["table", "what", "runs"]]
+    told = {}
+    for named, _, runs in rows:
+        names, counts = re.findall(r"`([a-z0-9-]+)`", named), [int(count) for count in re.findall(r"\d+", runs)]
+        told.update(zip(names, counts * (len(names) if "each" in runs else 1), strict=True))
+    assert told.pop("figure5") == 0
+    assert told == {name: sum(map(len, get_table(name).seeds_of.values())) for name in told}
+    untold = {"demo", "demo-segmentation", "embedded", "precision"}
+    assert {name for name in TABLES if not name.startswith(("calibration", "strengths"))} - untold == set(told)

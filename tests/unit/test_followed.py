@@ -1,13 +1,16 @@
 """Batch norm with a ReLU behind it, and what a residual block adds between the two."""
 
-import copy
 import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.models import resnet18, resnet50, vgg11_bn
+from torchvision.models import ResNet, resnet18, resnet50, vgg11_bn
+from torchvision.models.resnet import BasicBlock
 
 from metadr import kernels, models
 from metadr.engine.norms import BatchNorms
@@ -113,6 +116,7 @@ for pieces in (False, True):
     layouts = ((by_image,), (by_channel,), (by_image, by_channel), (by_channel, by_image))
     for relu, arranged in itertools.product((False, True), layouts):
         compare((3, 2, 9, 11), relu, *arranged)
+    compare((3, 2, 9, 11), True, by_image, lambda x: x[:1, :, :1].detach().clone())
 nothing = torch.full((2, 1, 2, 2), torch.nan, requires_grad=True)
 one = torch.ones(1, requires_grad=True)
 assert kernels.batch_norm(nothing, one, one, None, None, 0.1, 1e-5, relu=True).isnan().all()
@@ -120,17 +124,36 @@ assert kernels.batch_norm(nothing, one, one, None, None, 0.1, 1e-5, relu=True).i
 
 
 def test_the_triton_kernels_do_what_follows(interpreted) -> None:
-    assert interpreted(INTERPRETED).count("as torch") == 2 * 2 * 4
+    assert interpreted(INTERPRETED).count("as torch") == 2 * (2 * 4 + 1)
 
 
-class Twice(nn.Module):
-    """A ReLU that is used in two places."""
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 5, 3), nn.BatchNorm2d(5))
+
+
+class Sliced(nn.Module):
+    """Calls a part of a sequence, and looks at what batch norm says."""
 
     def __init__(self) -> None:
         super().__init__()
-        relu = nn.ReLU()
-        self.first = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), relu)
-        self.second = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.Identity(), relu)
+        self.net = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.net[:2](x)
+        for layer in self.net:
+            x = layer(x)
+            seen = seen if x.shape != seen.shape else seen + x
+        return torch.cat([seen.mean((2, 3)), x.mean((2, 3))], 1)
+
+
+class Twice(nn.Module):
+    """A ReLU and a batch norm that are used in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        relu, norm = nn.ReLU(), nn.BatchNorm2d(4)
+        self.first = nn.Sequential(nn.Conv2d(3, 4, 3), norm, relu)
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 3), norm, nn.Identity(), relu, relu)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x)).mean((2, 3))
@@ -145,37 +168,130 @@ class Reversed(nn.Sequential):
         return x.mean((2, 3))
 
 
-# Batch norms with a ReLU behind them, and blocks that add; the others are alone.
-NETWORKS = {
-    "resnet18": (lambda: resnet18(num_classes=5), 1, 8, 19),
-    "resnet50": (lambda: resnet50(num_classes=5), 1, 16, 52),
-    "vgg11_bn": (lambda: nn.Sequential(vgg11_bn().features, nn.Flatten()), 8, 0, 0),
-    "unet_resnet34": (lambda: models.build("unet_resnet34", 5), 11, 16, 35),
-    "a ReLU in two places": (Twice, 0, 0, 2),
-    "in another order": (lambda: Reversed(nn.ReLU(), nn.BatchNorm2d(3), nn.ReLU()), 0, 0, 1),
-    "no ReLU": (lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.GELU()), 0, 0, 1),
+class Leaky(ResNet):
+    """Another ReLU at the beginning, and the one of that name at the end."""
+
+    def _forward_impl(self, x: Tensor) -> Tensor:
+        x = F.leaky_relu(self.bn1(self.conv1(x)))
+        return self.relu(self.fc(self.avgpool(self.layer1(x)).flatten(1)))
+
+
+def leaky() -> nn.Module:
+    made = Leaky(BasicBlock, [1, 1, 1, 1], num_classes=5)
+    made.fc = nn.Linear(64, 5)
+    return made
+
+
+class Norms(nn.Module):
+    """Has a batch norm that it calls otherwise than the ResNet that it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resnet = resnet18(num_classes=5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.resnet.bn1(self.resnet.conv1(x)).mean((1, 2, 3))[:, None] + self.resnet(x)
+
+
+def hooked(seen: list[Tensor]) -> nn.Module:
+    made = nn.Sequential(layers(), nn.ReLU(), BasicBlock(5, 5))
+    for module in made.modules():
+        if isinstance(module, (nn.BatchNorm2d, nn.ReLU)):
+            module.register_forward_hook(lambda module, x, y: seen.append(y.detach().clone()))
+    return made
+
+
+def on_its_own(path: str, forward: Callable[..., Tensor]) -> nn.Module:
+    made = nn.Sequential(layers(), nn.ReLU(), BasicBlock(5, 5))
+    module = made.get_submodule(path)
+    module.forward = partial(forward, module)
+    return made
+
+
+def broadcast() -> nn.Module:
+    """Adds one channel to four."""
+    return nn.Sequential(nn.Conv2d(3, 1, 3), BasicBlock(1, 4))
+
+
+# Sequences, blocks and beginnings in which a ReLU may follow a batch norm.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int, int]] = {
+    "resnet18": (lambda: resnet18(num_classes=5), 3, 8, 1),
+    "resnet50": (lambda: resnet50(num_classes=5), 4, 16, 1),
+    "vgg11_bn": (lambda: nn.Sequential(vgg11_bn().features, nn.Flatten()), 1, 0, 0),
+    "unet_resnet34": (lambda: models.build("unet_resnet34", 5), 13, 16, 1),
+    "sequence": (layers, 1, 0, 0),
+    "no ReLU": (lambda: nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.GELU()), 1, 0, 0),
+    "sliced": (Sliced, 1, 0, 0),
+    "in two places": (Twice, 2, 0, 0),
+    "in another order": (lambda: Reversed(nn.ReLU(), nn.BatchNorm2d(3), nn.ReLU()), 0, 0, 0),
+    "another beginning": (leaky, 3, 4, 0),
+    "a batch norm from elsewhere": (Norms, 3, 8, 1),
+    "a sequence of one's own": (lambda: on_its_own("0", lambda net, x: net[3](net[0](x))), 0, 1, 0),
+    "a ReLU of one's own": (lambda: on_its_own("0.2", lambda relu, x: x.tanh()), 1, 1, 0),
+    "a block of one's own": (lambda: on_its_own("2", lambda block, x: block.bn1(x)), 1, 0, 0),
+    "broadcast": (broadcast, 0, 1, 0),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_with_what_follows_is_the_same_network(name: str) -> None:
     """The same values and statistics to the bit, and the same derivatives, and its layers are its own again."""
-    make, norms, blocks, alone = NETWORKS[name]
+    if name.startswith("unet_"):
+        pytest.importorskip("segmentation_models_pytorch")
+    make, *counts = NETWORKS[name]
     torch.manual_seed(0)
     ours = make().double().train()
-    other = copy.deepcopy(ours)
-    found = BatchNorms(ours)
-    assert (len(found._followed.norms), len(found._followed._blocks), len(found._alone)) == (norms, blocks, alone)
+    torch.manual_seed(0)
+    other = make().double().train()
+    before = {layer for layer in ours.modules() if "forward" in vars(layer)}
+    norms = BatchNorms(ours)
+    found = norms._followed
+    assert [len(found.sequences), len(found.blocks), len(found.beginnings)] == counts
     x = torch.randn(2, 3, 64, 64, dtype=torch.double)
-    with found.tracking(True):
+    with norms.tracking(True):
         y = ours(x)
-    assert not any("forward" in vars(layer) for layer in ours.modules())
+    assert {layer for layer in ours.modules() if "forward" in vars(layer)} == before
     expected = other(x)
     assert torch.equal(y, expected)
     for (name, mine), wanted in zip(ours.named_buffers(), other.buffers(), strict=True):
         assert torch.equal(mine, wanted) or name.endswith("num_batches_tracked"), name
     for mine, wanted in zip(gradients(y, ours), gradients(expected, other), strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-8, atol=1e-8)
+
+
+def test_hooks_see_what_they_saw() -> None:
+    seen: tuple[list[Tensor], list[Tensor]] = ([], [])
+    x = torch.randn(2, 3, 9, 9)
+    for kept, tracked in zip(seen, (True, False), strict=True):
+        torch.manual_seed(0)
+        made = hooked(kept).train()
+        with BatchNorms(made).tracking(True) if tracked else nullcontext():
+            made(x)
+    assert len(seen[0]) == len(seen[1]) == 8
+    assert all(torch.equal(*pair) for pair in zip(*seen, strict=True))
+
+
+def test_half_precision_stays_what_it_is() -> None:
+    block = BasicBlock(4, 4).train()
+    x = torch.randn(2, 4, 9, 9)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = block(x)
+        with BatchNorms(block).tracking(True):
+            y = block(x)
+    assert y.dtype == expected.dtype == torch.bfloat16 and torch.equal(y, expected)
+
+
+def test_an_addition_of_another_shape() -> None:
+    x, weight, bias = double(2, 3, 4, 4), double(3), double(3)
+    for shape in ((1, 3, 4, 4), (2, 1, 4, 4), (2, 3, 1, 1), (4,)):
+        inputs = [x, weight, bias, double(*shape)]
+        ours = kernels.batch_norm(x, weight, bias, None, None, 0.1, 1e-5, plus=inputs[3], relu=True)
+        wanted = derivatives(theirs(*inputs, True), inputs)
+        for mine, expected in zip(derivatives(ours, inputs), wanted, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-9)
+    for shape in ((2, 3, 8, 8), (2, 4, 4, 4), (2, 3, 2, 2)):
+        with pytest.raises(RuntimeError):
+            kernels.batch_norm(x, weight, bias, None, None, 0.1, 1e-5, plus=double(*shape))
 
 
 def gradients(y: Tensor, network: nn.Module) -> list[Tensor]:

@@ -22,7 +22,16 @@ from metadr.benchmarks import BENCHMARKS, make_recipe
 from metadr.core import Benchmark, Recipe, Task, Training
 from metadr.files import write_file
 from metadr.parts import PARTS
-from metadr.store import Checkpoint, RunDirectory, description, finished_runs, identity, key_of, recipe_from_identity
+from metadr.store import (
+    Checkpoint,
+    RunDirectory,
+    description,
+    finished_runs,
+    identity,
+    key_of,
+    recipe_from_identity,
+    whole_training,
+)
 from metadr.transforms import TRANSFORMS
 
 
@@ -109,9 +118,24 @@ def test_a_part_of_one_s_own_may_make_passes(monkeypatch: pytest.MonkeyPatch) ->
     class Rehearsal(metadr.Part):
         name = "rehearsal"
 
-    monkeypatch.setitem(PARTS, "rehearsal", Rehearsal)
-    keys = {key_of(metadr.recipe("toy", "rehearsal", batch_norm=each), 0) for each in ("all", "clean")}
-    assert len(keys) == 2
+    class Extended(metadr.Randomize):
+        """Made from one that has none."""
+
+        name = "extended"
+
+    for part in (Rehearsal, Extended):
+        monkeypatch.setitem(PARTS, part.name, part)
+        keys = {key_of(metadr.recipe("toy", part.name, batch_norm=each), 0) for each in ("all", "clean")}
+        assert len(keys) == 2
+
+
+def test_a_run_from_before_policies_were_one_is_read_as_what_it_is() -> None:
+    content = identity(metadr.recipe("toy", "dr"), 0)
+    older = {**content, "training": {**content["training"], "batch_norm": "all"}}
+    assert whole_training(older) == whole_training(content)
+    assert recipe_from_identity(older) == metadr.recipe("toy", "dr")
+    of_meta_dr = {**older, "method": identity(metadr.recipe("toy", "meta-dr"), 0)["method"]}
+    assert whole_training(of_meta_dr)["batch_norm"] == "all"
 
 
 @pytest.mark.parametrize(

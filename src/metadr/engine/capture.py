@@ -11,6 +11,22 @@ from metadr.errors import UserError
 MOST_LEFT = 1 << 33  # bytes that nobody uses, but a later step may: beyond, a recording gives them back
 
 
+class _Room:
+    """What torch has reserved and nobody uses: given back where it is much, or the device has no more than it."""
+
+    held = 0  # by the recordings there were, the last time: it is theirs as long as they are
+
+    def make(self) -> None:
+        reserved = torch.cuda.memory_reserved()
+        left = reserved - torch.cuda.memory_allocated()
+        if left - self.held > MOST_LEFT or torch.cuda.mem_get_info()[0] < reserved:
+            torch.cuda.empty_cache()
+            self.held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
+_ROOM = _Room()
+
+
 class Captured:
     """What a function did on the device, to be done again on the same tensors.
 
@@ -26,7 +42,7 @@ class Captured:
         gc.disable()  # freeing another graph in the middle would end the recording
         try:
             # A recording has memory of its own, and cannot take what the function left behind when it ran before.
-            _make_room()
+            _ROOM.make()
             # Of this thread alone: other lanes go on launching theirs.
             self.graph.capture_begin(capture_error_mode="thread_local")
             self._record(function)
@@ -51,10 +67,3 @@ class Captured:
 
     def replay(self) -> None:
         self.graph.replay()
-
-
-def _make_room() -> None:
-    """Give back what torch has reserved and nobody uses, where it is much or the device has no more than that left."""
-    reserved = torch.cuda.memory_reserved()
-    if reserved - torch.cuda.memory_allocated() > MOST_LEFT or torch.cuda.mem_get_info()[0] < reserved:
-        torch.cuda.empty_cache()

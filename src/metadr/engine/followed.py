@@ -1,11 +1,10 @@
 """What follows batch norm and is computed with it: a ReLU, and before that what a residual block adds.
 
-Only where it is known that one follows the other: in a Sequential, at the beginning of a ResNet and in its blocks. Each
-would read and write all images once more by itself.
+Each would read and write all images once more by itself. It is done by the modules that are known to call one after the
+other, and only while they do: a Sequential, a ResNet at its beginning, its blocks. Called by anyone else a layer is
+itself, and so is one with hooks, which want to see what comes out of it.
 """
 
-import itertools
-from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,32 +20,40 @@ from metadr.engine.layers import computing
 
 
 class Followed:
-    """The batch norms of a network that a ReLU follows, and the blocks of a ResNet, which add before it."""
+    """The modules of a network that call a batch norm and then a ReLU."""
 
-    def __init__(self, module: nn.Module, plain: Collection[_BatchNorm]) -> None:
-        """`plain` are the batch norms that `normalise` can compute."""
-        held = Counter(child for each in module.modules() for child in each._modules.values())
-        pairs = [
-            (norm, relu)
-            for each in module.modules()
-            for norm, relu in _one_after_the_other(each)
-            if norm in plain and type(relu) is nn.ReLU and held[relu] == held[norm] == 1
-        ]
-        self.norms = {norm for norm, _ in pairs}
-        self._relus = [relu for _, relu in pairs]
-        self._blocks = [
-            each for each in module.modules() if _is_block(each) and all(norm in plain for _, norm in _layers(each))
-        ]
+    def __init__(self, module: nn.Module, norms: Collection[_BatchNorm]) -> None:
+        """`norms` are the batch norms that `normalise` can compute."""
+        own = [each for each in module.modules() if "forward" not in vars(each)]
+        self._norms = {norm for norm in norms if "forward" not in vars(norm)}
+        self._relus = {each for each in own if type(each) is nn.ReLU}
+        self.sequences = [each for each in own if _is_sequence(each) and self._norms & {*each.children()}]
+        self.blocks = [each for each in own if _is_block(each) and self._know(each, *(n for _, n in _layers(each)))]
+        self.beginnings = [each for each in own if _is_resnet(each) and self._know(each, each.bn1)]
+
+    def _know(self, module: Any, *norms: Any) -> bool:
+        return module.relu in self._relus and self._norms.issuperset(norms)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Let batch norm do what follows it, for the length of a pass."""
         with (
-            computing(list(self.norms), partial(normalise, relu=True)),
-            computing(self._relus, _nothing),
-            computing(self._blocks, _block),
+            computing(self.sequences, self._sequence),
+            computing(self.blocks, _block),
+            computing(self.beginnings, _beginning),
         ):
             yield
+
+    def _sequence(self, sequence: Any, x: Tensor) -> Tensor:
+        layers = list(sequence)
+        while layers:
+            layer = layers.pop(0)
+            if layer in self._norms and layers and layers[0] in self._relus and _unwatched(layer, layers[0]):
+                layers.pop(0)
+                x = normalise(layer, x, relu=True)
+            else:
+                x = layer(x)
+        return x
 
 
 def normalise(layer: _BatchNorm, x: Tensor, *, plus: Tensor | None = None, relu: bool = False) -> Tensor:
@@ -58,22 +65,30 @@ def normalise(layer: _BatchNorm, x: Tensor, *, plus: Tensor | None = None, relu:
         affine = (layer.weight, layer.bias)
         return kernels.batch_norm(x, *affine, mean, var, momentum, layer.eps, plus=plus, relu=relu)
     y = F.batch_norm(x, mean, var, layer.weight, layer.bias, True, momentum, layer.eps)
-    y = y if plus is None else y + plus
+    if plus is not None:
+        y += plus
     return F.relu(y) if relu else y
-
-
-def _nothing(layer: nn.Module, x: Tensor) -> Tensor:
-    return x
 
 
 def _block(block: Any, x: Tensor) -> Tensor:
     """A block of a ResNet as torchvision has it."""
-    *inner, (conv, norm) = _layers(block)
+    layers = _layers(block)
+    if not _unwatched(block.relu, *(norm for _, norm in layers)):
+        return cast(Tensor, type(block).forward(block, x))
     y = x
-    for each, norm_of_it in inner:
-        y = normalise(norm_of_it, each(y), relu=True)
+    for conv, norm in layers[:-1]:
+        y = normalise(norm, conv(y), relu=True)
+    conv, norm = layers[-1]
     y = conv(y)
     return normalise(norm, y, plus=x if block.downsample is None else block.downsample(x), relu=True)
+
+
+def _beginning(resnet: Any, x: Tensor) -> Any:
+    """A whole ResNet, which has a ReLU behind its first batch norm and calls neither again."""
+    if not _unwatched(resnet.bn1, resnet.relu):
+        return type(resnet).forward(resnet, x)
+    with computing([resnet.bn1], partial(normalise, relu=True)), computing([resnet.relu], lambda relu, y: y):
+        return type(resnet).forward(resnet, x)
 
 
 def _layers(block: Any) -> list[tuple[nn.Module, _BatchNorm]]:
@@ -82,13 +97,23 @@ def _layers(block: Any) -> list[tuple[nn.Module, _BatchNorm]]:
     return [(getattr(block, f"conv{i}"), getattr(block, f"bn{i}")) for i in range(1, count + 1)]
 
 
+def _is_sequence(module: Any) -> bool:
+    return type(module).forward is nn.Sequential.forward and type(module).__iter__ is nn.Sequential.__iter__
+
+
 def _is_block(module: nn.Module) -> bool:
-    known = type(module).forward in (BasicBlock.forward, Bottleneck.forward)
-    return known and type(module.relu) is nn.ReLU
+    return type(module).forward in (BasicBlock.forward, Bottleneck.forward)
 
 
-def _one_after_the_other(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-    if type(module).forward is nn.Sequential.forward:
-        yield from itertools.pairwise(module.children())
-    elif isinstance(module, ResNet):  # segmentation-models-pytorch's too
-        yield module.bn1, module.relu
+def _is_resnet(module: Any) -> bool:
+    """torchvision's, or the encoder that segmentation-models-pytorch makes of it."""
+    forward = type(module).forward
+    if forward is ResNet.forward:
+        return bool(type(module)._forward_impl is ResNet._forward_impl)
+    whose = "segmentation_models_pytorch.encoders.resnet", "ResNetEncoder.forward"
+    return isinstance(module, ResNet) and (forward.__module__, forward.__qualname__) == whose
+
+
+def _unwatched(*layers: nn.Module) -> bool:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any(getattr(layer, each) for layer in layers for each in hooks)

@@ -35,7 +35,7 @@ class Network:
         task: Task,
         *,
         scaling: str = "unit",
-        batch_norm: str = "clean",
+        batch_norm: str = "all",
         precision: str = "fp32",
         sizes: Collection[tuple[int, int]] = (),
         loss: Loss = "cross_entropy",

@@ -33,7 +33,6 @@ class BatchNorms:
         self._layers = list(found.values())
         self._plain = [layer for layer in self._layers if type(layer).forward is _BatchNorm.forward and layer.affine]
         self._followed = Followed(module, self._plain)
-        self._alone = [layer for layer in self._plain if layer not in self._followed.norms]
         self._running: dict[str, Tensor] = {}
         self._counters: dict[str, Tensor] = {}
         for path, layer in found.items():
@@ -80,7 +79,7 @@ class BatchNorms:
             with computing(self._plain, functools.partial(_normalise_groups, groups=groups)):
                 yield
             return
-        with self._followed.computing(), computing(self._alone, normalise):
+        with computing(self._plain, normalise), self._followed.computing():
             yield
 
     def move(self, statistics: list[Tensor]) -> None:

@@ -43,6 +43,7 @@ def batch_norm(
     """
     if x.numel() == x.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
+    plus = None if plus is None else plus.expand_as(x)
     y: Tensor = _Normalise.apply(x, weight, bias, plus, relu, running_mean, running_var, momentum, eps)
     return y
 
