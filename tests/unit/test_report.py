@@ -38,7 +38,7 @@ def record(*parts: dict[str, Any], seed: int = 0, scores: Any = None, **changes:
         "memory_per_domain": 0,
         "memory_choice": "random",
         "access": "current",
-        "training": {"steps": 10, "lr": 0.1},
+        "training": {"steps": 10, "lr": 0.1, "batch_norm": "clean"},
         "seed": seed,
     }
     scores = scores or [[10.0, 20.0], [90.0, 30.0], [70.0, 80.0]]
@@ -141,8 +141,8 @@ def test_rows_are_plain_methods_then_memories_then_oracles() -> None:
             ["EWC (strength 1.0)", "EWC (strength 10.0)"],
         ),
         (
-            record(training={"steps": 10, "lr": 0.1}),
-            record(training={"steps": 20, "lr": 0.1}),
+            record(training={"steps": 10, "lr": 0.1, "batch_norm": "clean"}),
+            record(training={"steps": 20, "lr": 0.1, "batch_norm": "clean"}),
             ["Naive (steps 10)", "Naive (steps 20)"],
         ),
         (

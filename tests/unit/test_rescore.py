@@ -259,7 +259,9 @@ def rescored(seed: int, end: list[float], own: list[float], **changes: Any) -> R
     identity = {"benchmark": "toy", "order": order, "method": [], "access": "current", "memory_per_domain": 0}
     before = [[0.0] * 3, [90.0] * 3, [90.0] * 3, [*end, 90.0]]
     rows = [{"statistics": name, "on": name, "value": value} for name, value in zip(order, [*own, 91.0], strict=True)]
-    return Rescored(Path("run"), {**identity, "training": {}, "seed": seed, **changes}, before, rows)
+    return Rescored(
+        Path("run"), {**identity, "training": {"batch_norm": "clean"}, "seed": seed, **changes}, before, rows
+    )
 
 
 def test_a_table_of_what_is_regained(tmp_path: Path) -> None:
