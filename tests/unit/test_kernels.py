@@ -419,7 +419,7 @@ def test_batch_norm_is_torch_s_on_a_gpu(shape, layout):
     inputs = on_gpu(*exact)
     inputs[0] = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
     assert fused.fits(inputs[0]) == (shape[-1] < 100)
-    assert split.fits(inputs[0]) == (layout is torch.contiguous_format)
+    assert split.fits(inputs[0]) == (layout is torch.contiguous_format or shape[2:] == (1, 1))
     found = []
     for _ in range(2):
         statistics = [torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")]
