@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from metadr import cost
+from metadr import cost, provenance
 from metadr.benchmarks import make_recipe
 from metadr.cost import Cost, estimate
 from metadr.run import run
@@ -54,7 +54,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             "model": "resnet18",
             "size": 32,
             "batch": 64,
-            "deterministic": True,
             "rows": rows,
             "environment": {"gpu": "abacus"},
             **changes,
@@ -63,7 +62,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     measured("own", {("naive", "metadr"): 4.0, ("naive", "metadr, 16 lanes"): 2.0, ("naive", "higher"): 1.0})
     measured("large", {("naive", "metadr"): 0.1}, size=224)
-    measured("free", {("naive", "metadr"): 0.1}, deterministic=False)
+    measured("free", {("naive", "metadr, not deterministic"): 0.1, ("naive", "metadr, recomputed"): 0.1})
     measured("other", {("naive", "metadr"): 0.1}, environment={"gpu": "other"})
     monkeypatch.setattr(cost, "published_files", lambda pattern: sorted(tmp_path.glob(Path(pattern).name)))
     return tmp_path
@@ -75,6 +74,16 @@ def test_on_a_gpu_measured_steps_tell_it(gpu: Path) -> None:
     two = estimate([Job(naive, 0), Job(other, 0)], gpu / "nowhere", GPU)
     assert two == Cost(24_000, pytest.approx(24.0), Counter({"ewc": 1}))
     assert estimate([Job(naive, 0)], gpu / "nowhere", CPU).unknown == Counter({"naive": 1})
+
+
+def test_what_is_published_tells_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever `metadr bench step` writes today, a sweep on the same GPU can read."""
+    published = json.loads(provenance.published_files("bench/step-meta-dr.json")[0].read_text())
+    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: published["environment"]["gpu"])
+    jobs = [Job(make_recipe("digits/p1", "meta-dr", precision="tf32"), seed) for seed in range(2)]
+    ms = {row["contender"]: row["ms"] for row in published["rows"] if row["precision"] == "tf32"}
+    seconds = 24_000 * ms["metadr, 16 lanes"] / 1000
+    assert estimate(jobs, tmp_path / "nowhere", GPU) == Cost(24_000, pytest.approx(seconds), Counter())
 
 
 def test_in_words() -> None:

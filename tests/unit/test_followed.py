@@ -29,10 +29,11 @@ def theirs(x: Tensor, weight: Tensor, bias: Tensor, plus: Tensor | None, relu: b
 
 
 def derivatives(y: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """The output, its gradients, and theirs."""
+    """The output, its gradients, and theirs; of gradients scaled to one, since the cosine of a long sum is but noise."""
     along = torch.linspace(-1, 1, y.numel()).view(y.shape).to(y)
     first = torch.autograd.grad((y.sin() * along).sum(), inputs, create_graph=True)
-    second = torch.autograd.grad(sum(each.cos().sum() for each in first), inputs)
+    scaled = [each / each.detach().abs().max() for each in first]
+    second = torch.autograd.grad(sum(each.cos().sum() for each in scaled), inputs)
     return [y, *first, *second]
 
 
