@@ -165,6 +165,24 @@ def test_steps_are_within_their_targets_where_they_were_measured():
     assert max(first["naive", each, "metadr"] for each in ("fp32", "tf32")) <= 2
 
 
+def test_the_readme_says_what_a_step_takes():
+    ms, _ = measured_step("meta-dr")
+    ours, lanes, eager = (
+        [ms["meta-dr", precision, contender] for precision in ("tf32", "fp32")]
+        for contender in ("metadr", "metadr, 16 lanes", "eager")
+    )
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"takes {ours[0]:.1f} ms in TF32 and {ours[1]:.1f} ms in fp32" in readme
+    assert f"{lanes[0]:.1f} and {lanes[1]:.1f} ms a run among 16" in readme
+    assert f"plain autograd it takes {eager[0]:.0f} and {eager[1]:.0f} ms" in readme
+
+
+def test_what_was_measured_has_a_commit_of_its_own():
+    environments = {path.stem: json.loads(path.read_text())["environment"] for path in BENCH.glob("*.json")}
+    assert all(len(each["commit"]) == 12 for each in environments.values())
+    assert [name for name, each in environments.items() if each["dirty"]] == []
+
+
 def test_a_step_on_a_cpu_is_not_slower_than_higher_where_it_was_measured():
     ms, _ = measured_step("cpu", gpu=None)
     assert ms["meta-dr", "fp32", "metadr"] <= ms["meta-dr", "fp32", "higher"]
