@@ -20,8 +20,10 @@ Changes = dict[str, dict[str, Any]]
 NOTHING: Changes = {"nothing": {}}
 CLEAN: Changes = {"batch norm moved by the clean pass alone": {"batch_norm": "clean"}}
 RATE: Changes = {"the first rate on every domain": {"later_lr": 3e-4}}
+TESTED: Changes = {"tested by each batch's own statistics": {"tested_by": "batch"}}
 TRAINING: Changes = {
     **NOTHING,
+    **TESTED,
     "first layers for small images": {"model": "resnet18_small_images"},
     "three times the steps": {"steps": 9000},
     **RATE,
@@ -31,20 +33,22 @@ NETWORK: Changes = {
     "a ResNet-50": {"model": "resnet50_v1"},
     "a ResNet-50 with ImageNet weights": {"model": "resnet50_v1", "weights": FROM_A_FILE, "scaling": "imagenet"},
 }
-DRAWN: Changes = {
+META: Changes = {
     **NOTHING,
+    **TESTED,
     **RATE,
     **CLEAN,
     "T for every image": {"per": "image"},
     "T by operation": {"pick": "operation"},
     "T for every image, by operation": {"per": "image", "pick": "operation"},
     "the second derivative left out": {"first_order": True},
+    "a simulated step of a hundredth": {"inner_lr": 0.001},
 }
-FASTER = {**NOTHING, **RATE}
+FASTER = {**NOTHING, **TESTED, **RATE}
 P1 = {
     "Naive": ("naive", {**TRAINING, **NETWORK}),
     "Naive + DR": ("dr", {**TRAINING, **NETWORK}),
-    "Meta-DR": ("meta-dr", DRAWN),
+    "Meta-DR": ("meta-dr", META),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
@@ -52,7 +56,7 @@ P1 = {
 P2 = {
     "Naive": ("naive", FASTER),
     "Naive + DR": ("dr", FASTER),
-    "Meta-DR": ("meta-dr", DRAWN),
+    "Meta-DR": ("meta-dr", META),
     "ER": ("er", FASTER),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
