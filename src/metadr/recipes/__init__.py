@@ -55,6 +55,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "calibration3": calibration.one_term,
     "calibration3n": calibration.one_term_with_seeds,
     "calibration4": calibration.from_mnist,
+    "calibration4m": calibration.networks,
     "calibration4n": calibration.with_seeds,
     "precision": precision.table,
     "statistics": statistics.table,

@@ -2,6 +2,7 @@
 
 metadr sweep calibration4     from MNIST to the others: how transformations are drawn, how images are read
 metadr sweep calibration4n    the same with the data as read by default, three seeds, and by which statistics tests go
+metadr sweep calibration4m    the same with T as chosen, by the network's first layers
 metadr sweep calibration3     one term of Meta-DR at a time: how its transformation is drawn, which passes count for
                               batch norm
 metadr sweep calibration3n    the nearest of these, three seeds
@@ -24,6 +25,7 @@ FIRST = (0, 5000)
 RESIZES = ("lanczos", "bilinear", "pad")
 PER = ("batch", "image")
 PICKS = ("operation", "pair")
+NETWORKS = {"resnet18": "7x7 by 2 and pooling", "resnet18_small_images": "3x3"}
 POLICIES = ("clean", "clean+recall+adapt", "all")
 TERMS: dict[str, dict[str, Any]] = {"recall": {"adapt": 0.0}, "adapt": {"recall": 0.0}}
 
@@ -52,6 +54,17 @@ def with_seeds(tiny: bool = False) -> Table:
             rows.append(_row("with DR", dr, 3, T=_drawn(per, pick), **by))
     about = "digits, from MNIST to the others: how T is drawn, by which statistics tests go"
     return Table("calibration4n", about, tuple(rows), (SYN,), beside="table4")
+
+
+def networks(tiny: bool = False) -> Table:
+    rows = []
+    for model, tested_by in itertools.product(NETWORKS, ("running", "batch")):
+        fields = {"order": ("mnist",), "tested": OTHERS, "tested_by": tested_by, **({} if tiny else {"model": model})}
+        point = {"first layers": NETWORKS[model], "tested by": f"{tested_by} statistics"}
+        rows.append(_row("without DR", make_recipe("digits", "naive", tiny=tiny, **fields), 3, **point))
+        rows.append(_row("with DR", make_recipe("digits", "dr", tiny=tiny, transforms="psi2", **fields), 3, **point))
+    about = "digits, from MNIST to the others: the network's first layers, by which statistics tests go"
+    return Table("calibration4m", about, tuple(rows), (SYN,), beside="table4")
 
 
 def one_term(tiny: bool = False) -> Table:
