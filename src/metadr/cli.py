@@ -287,6 +287,7 @@ def _sweep_and_report(
     **options: Any,
 ) -> None:
     """Run what is missing of tables, or of some of their rows, and report all that there is of them."""
+    stop = Stop(minutes)  # what is read and decoded first counts too
     chosen = only(tables, rows)
     with working(console) as tell:
         for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
@@ -295,9 +296,10 @@ def _sweep_and_report(
         _print_plan(table, out)
     jobs = plan_jobs(jobs_of(*(table.seeds_of for table in chosen)), out)
     if jobs.missing:
-        console.print(str(estimate(jobs.missing, out, pick_device(device))), soft_wrap=True)
+        cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
+        console.print(str(cost), soft_wrap=True)
     started = time.monotonic()
-    with Stop(minutes) as stop, Watch(console) as watch:
+    with stop, Watch(console) as watch:
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     if stop.interrupted:
         raise Stopped

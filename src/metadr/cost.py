@@ -13,8 +13,10 @@ import torch
 from metadr.benchmarks import steps_of, training_of
 from metadr.core import ORACLES, Recipe
 from metadr.display import duration
+from metadr.errors import UserError
+from metadr.lanes import Lanes
 from metadr.provenance import published_files
-from metadr.store import finished_runs, whole_training
+from metadr.store import RunDirectory, finished_runs, whole_training
 from metadr.sweep import Job
 
 IMAGE_SIDE = {"digits": 32, "pacs": 224, "vkitti2": "1242x375"}  # of the benchmarks for which steps were measured
@@ -43,12 +45,12 @@ class Cost(NamedTuple):
         return text + "."
 
 
-def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device) -> Cost:
+def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device, *, lanes: Lanes = "auto") -> Cost:
     """What these runs take on a device, by what is known of their methods."""
-    finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1)
+    finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1 and lanes != 1)
     steps, seconds, unknown = 0, 0.0, Counter[str]()
     for job in jobs:
-        own = sum(steps_of(job.recipe))
+        own = _steps_left(job, out)
         kind = _kind(job.recipe)
         rate = measured.get(kind, finished.get(kind))
         steps += own
@@ -57,6 +59,16 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device) -> Cost
         else:
             seconds += own * rate
     return Cost(steps, seconds, unknown)
+
+
+def _steps_left(job: Job, out: str | Path) -> int:
+    """Of the domains that a run has not ended yet."""
+    steps = steps_of(job.recipe)
+    try:
+        ended = {row["after"] for row in RunDirectory(out, job.recipe, job.seed).read("rows.json")}
+    except (KeyError, TypeError, UserError):
+        return sum(steps)
+    return sum(each for name, each in zip(job.recipe.order, steps, strict=True) if name not in ended)
 
 
 def _kind(recipe: Recipe) -> str:
@@ -71,7 +83,7 @@ def _named(benchmark: str, method: str, size: tuple[Any, ...]) -> str:
 
 
 def _finished(out: str | Path, device: torch.device) -> Rates:
-    """From the runs of a folder: the median of each kind. Of runs side by side, each counts the time of all."""
+    """From the runs of a folder on such a device: the median of each kind, of the time of their own turns."""
     rates: dict[str, list[float]] = {}
     for folder in finished_runs(out) if Path(out).exists() else ():
         try:
@@ -82,9 +94,10 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             size = tuple(training[name] for name in DECIDING)
             kind = _named(identity["benchmark"], _method_name(identity), size)
             steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say
-            rate = done["seconds"] / steps
-            if torch.device(made["device"]).type == device.type:
-                rates.setdefault(kind, []).append(rate)
+            if torch.device(made["device"]).type == "cpu":  # one at a time, on all cores
+                done.setdefault("own_seconds", done["seconds"])
+            if (torch.device(made["device"]).type, made.get("gpu")) == (device.type, _gpu(device)):
+                rates.setdefault(kind, []).append(done["own_seconds"] / steps)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a report will say what is wrong with it
     return {kind: statistics.median(values) for kind, values in rates.items()}
@@ -97,19 +110,28 @@ def _method_name(identity: dict[str, Any]) -> str:
 
 def _measured(device: torch.device, *, side_by_side: bool) -> Rates:
     """From what `metadr bench step` measured on a GPU of this name and results/bench keeps; the quickest way to run."""
-    if device.type != "cuda":
-        return {}
-    gpu = torch.cuda.get_device_name(device)
     rates: Rates = {}
-    for path in published_files("bench/step*.json"):
-        measured = json.loads(path.read_text())
-        if measured["environment"]["gpu"] != gpu:
-            continue
-        for benchmark, side in IMAGE_SIDE.items():
-            for row in measured["rows"] if measured["size"] == side else ():
-                ours = re.fullmatch(r"metadr(, \d+ lanes)?", row["contender"])  # deterministic, nothing computed again
-                if ours and (side_by_side or not ours[1]):
-                    size = (measured["model"], measured["batch"], row["precision"], True, False)
-                    kind = _named(benchmark, row["method"], size)
-                    rates[kind] = min(row["ms"] / 1000, rates.get(kind, float("inf")))
+    for path in published_files("bench/step*.json") if device.type == "cuda" else ():
+        try:
+            measured = json.loads(path.read_text())
+            if measured["environment"]["gpu"] == _gpu(device):
+                rates |= _measured_in(measured, side_by_side=side_by_side)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # another program's, or of another version
+    return rates
+
+
+def _gpu(device: torch.device) -> str | None:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def _measured_in(measured: dict[str, Any], *, side_by_side: bool) -> Rates:
+    rates: Rates = {}
+    for benchmark, side in IMAGE_SIDE.items():
+        for row in measured["rows"] if measured["size"] == side else ():
+            ours = re.fullmatch(r"metadr(, \d+ lanes)?", row["contender"])  # deterministic, nothing computed again
+            if ours and (side_by_side or not ours[1]):
+                size = (measured["model"], measured["batch"], row["precision"], True, False)
+                kind = _named(benchmark, row["method"], size)
+                rates[kind] = min(row["ms"] / 1000, rates.get(kind, float("inf")))
     return rates

@@ -10,7 +10,7 @@ import torch
 
 from metadr.benchmarks import benchmark_of, get_benchmark, training_of
 from metadr.core import Domain, Recipe
-from metadr.errors import UserError
+from metadr.errors import NoRoom, UserError
 
 
 class Resident:
@@ -23,7 +23,7 @@ class Resident:
             self.domain = domain._replace(train=domain.train.to(device), test=domain.test.to(device), val=val)
         except torch.OutOfMemoryError:
             size = _num_bytes(domain) / 1e9
-            raise UserError(
+            raise NoRoom(
                 f"The images of domain '{domain.name}', {size:.1f} GB, do not fit on {device} beside what is there. "
                 "Leave them on the host with --set stream=true, or make them smaller."
             ) from None

@@ -8,6 +8,10 @@ class UserError(Exception):
     """Something the caller can put right. The command line prints it as it is and exits with 2."""
 
 
+class NoRoom(UserError):
+    """A device has no memory left for what is asked; it may have when less is running beside it."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str], *, within: str = "", hint: str = "") -> UserError:
     """The error for a name that does not exist, with the closest one that does.
 

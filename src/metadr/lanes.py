@@ -1,13 +1,15 @@
 """Lanes: many runs side by side in one process, each paused while the others have their turn."""
 
 import time
-from collections import deque
+import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import ExitStack
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 
+from metadr.engine.capture import found_no_memory
 from metadr.errors import UserError
 from metadr.run import Progress, Result
 
@@ -22,11 +24,13 @@ WORTH = 1.1  # what twice the lanes must gain
 
 
 class Happened(NamedTuple, Generic[Job]):
-    """What became of a job in its turn: it went on (progress), ended (none of both) or failed (error)."""
+    """What became of a job in its turn: it went on (progress), failed (error), found no memory (waits) or ended."""
 
     job: Job
     progress: Progress | None = None
     error: BaseException | None = None
+    trace: str = ""
+    waits: bool = False
 
 
 class Lane(Generic[Job]):
@@ -44,11 +48,19 @@ class Lane(Generic[Job]):
         except StopIteration:
             return Happened(self.job)
         except Exception as error:
-            return Happened(self.job, error=error)
+            trace = "".join(traceback.format_exception(error))
+            _let_go(error)
+            return Happened(self.job, error=error, trace=trace)
         if progress is None:
             return None
         self.steps, self.told = progress.taken, time.monotonic()
         return Happened(self.job, progress)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Forget where an error happened: the frames hold all that the run had on the device, which others may need."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 def interleave(
@@ -62,12 +74,15 @@ def interleave(
 ) -> Generator[Happened[Job], None, None]:
     """Give every job its turns until all have ended or `stop` says so; what is then running stops at a checkpoint.
 
-    A run that finds no memory beside others waits until there are fewer of them. Jobs of one `kind` take the same time.
+    A run that finds no memory beside others waits until there are fewer of them, and one that then finds none again,
+    until all others have ended. Jobs of one `kind` take the same time.
     """
-    waiting, running = deque(jobs), list[Lane[Job]]()
-    width = _Width(lanes, device, kind)
+    waiting, running, late = deque(jobs), list[Lane[Job]](), deque[Job]()
+    width, put_back = _Width(lanes, device, kind), Counter[Job]()
     try:
-        while (waiting or running) and not stop():
+        while (waiting or running or late) and not stop():
+            if not waiting and not running:
+                waiting.append(late.popleft())  # alone
             while waiting and len(running) < width.now:
                 job = waiting.popleft()
                 running.append(Lane(job, start(job)))
@@ -76,10 +91,14 @@ def interleave(
                 if happened is not None:
                     if happened.progress is None:
                         running.remove(lane)
-                    if isinstance(happened.error, torch.OutOfMemoryError) and running:
-                        waiting.appendleft(lane.job)
-                        width.shrink(len(running))
-                        happened = None  # which holds the memory of the run that found none
+                    if running and found_no_memory(happened.error):
+                        put_back[lane.job] += 1
+                        if put_back[lane.job] == 1:
+                            waiting.appendleft(lane.job)
+                            width.shrink(len(running))
+                        else:  # it needs more than its share: to wait for it would slow all others down
+                            late.append(lane.job)
+                        yield Happened(lane.job, waits=True)
                     else:
                         yield happened
                 if stop():

@@ -3,8 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,22 +132,44 @@ def advance(
         chosen = pick_device(device)
         ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
-            yield from _in_legs(_play(recipe, seed, directory, chosen, checkpoint_seconds, capture), ground)
+            clock = _Clock()
+            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock)
+            yield from _in_legs(stages, ground, clock)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 
-def _in_legs(stages: Pauses, ground: Ground) -> Pauses:
+class _Clock:
+    """Seconds that pass while a run has its turns: of runs side by side, these add up to the time of all."""
+
+    def __init__(self) -> None:
+        self._past, self._began = 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Asked for in a turn."""
+        return self._past + time.monotonic() - self._began
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._past = self.seconds
+
+
+def _in_legs(stages: Pauses, ground: Ground, clock: _Clock) -> Pauses:
     """Hold the ground while the run runs, and let go of it whenever it pauses."""
     try:
         while True:
-            with ground.held():
+            with ground.held(), clock.running():
                 try:
                     progress = next(stages)
                 except StopIteration:
                     return
             yield progress
     finally:
-        with ground.held():
+        with ground.held(), clock.running():
             stages.close()
 
 
@@ -166,9 +188,10 @@ class _Sequence:
         device: torch.device,
         checkpoint_seconds: float,
         capture: bool,
+        clock: _Clock,
     ) -> None:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
-        self.checkpoint_seconds = checkpoint_seconds
+        self.checkpoint_seconds, self._clock = checkpoint_seconds, clock
         self.training = training_of(recipe)
         self.task = benchmark_of(recipe).task
         self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
@@ -184,7 +207,7 @@ class _Sequence:
         self.learner = Learner(
             recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=sizes
         )
-        self.stage, self.step, self.seconds = 0, 0, 0.0
+        self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
         self.steps = [
             self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
@@ -217,7 +240,7 @@ class _Sequence:
             yield None
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
-        self.directory.write("done.json", {"seconds": round(self._elapsed(), 2), "steps": sum(self.steps)})
+        self.directory.write("done.json", {**self._times(), "steps": sum(self.steps)})
 
     def _next_stage(self) -> None:
         self.stage, self.step, self.epochs = self.stage + 1, 0, None
@@ -315,6 +338,7 @@ class _Sequence:
         self._check_same_ground(checkpoint.position)
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
+        self.own_seconds = checkpoint.position.get("own_seconds", self.seconds)
         if self.stage < len(self.domains):
             best = checkpoint.position.get("best")
             self._begin(Best(*best) if best else None)
@@ -367,7 +391,7 @@ class _Sequence:
             "stage": self.stage,
             "step": self.step,
             "rows": self.rows,
-            "seconds": round(self._elapsed(), 2),
+            **self._times(),
             "device": self.device.type,
             "data": self.data,
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
@@ -376,8 +400,10 @@ class _Sequence:
         self.directory.write("rows.json", self.rows)
         self._saved_at = time.monotonic()
 
-    def _elapsed(self) -> float:
-        return self.seconds + time.monotonic() - self._resumed_at
+    def _times(self) -> dict[str, float]:
+        """Seconds since the run began, without those between a stop and going on; and of its own turns."""
+        elapsed = self.seconds + time.monotonic() - self._resumed_at
+        return {"seconds": round(elapsed, 2), "own_seconds": round(self.own_seconds + self._clock.seconds, 2)}
 
 
 def steps_in(available: float, num_steps: int, seconds: float) -> int:

@@ -1,7 +1,6 @@
 """Sweeps: recipes times seeds, less the runs that are finished."""
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -176,22 +175,25 @@ def sweep(
             if watcher:
                 watcher.show(titles[job], happened.progress)
         elif happened.error is not None:
-            outcome.failed.append((job, _keep(happened.error, RunDirectory(out, job.recipe, job.seed))))
-        else:
+            outcome.failed.append((job, _keep(happened.error, happened.trace, RunDirectory(out, job.recipe, job.seed))))
+        elif not happened.waits:
             outcome.done.append(job)
         if watcher:
-            if happened.progress is None:
+            if happened.waits:
+                tally.put_back(job)
+                watcher.end(titles[job], f"{titles[job]}: waits, for there is no memory beside the others")
+            elif happened.progress is None:
                 what = "failed" if happened.error else "done"
                 watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
 
 
-def _keep(error: BaseException, directory: RunDirectory) -> str:
+def _keep(error: BaseException, trace: str, directory: RunDirectory) -> str:
     """Write a failed run's traceback into its directory; the reason in one sentence."""
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     with suppress(UserError), directory.claimed():  # unless another process has it, or the disk is full
-        directory.write("failed.json", {"reason": reason, "traceback": "".join(traceback.format_exception(error))})
+        directory.write("failed.json", {"reason": reason, "traceback": trace})
     return reason
 
 
@@ -213,6 +215,9 @@ class _Tally:
     def went_on(self, job: Job, now: Progress) -> None:
         self.taken[job] = now.taken
         self.first.setdefault(job, self.taken[job])
+
+    def put_back(self, job: Job) -> None:
+        self.running.discard(job)
 
     def ended(self, job: Job) -> float:
         self.running.discard(job)

@@ -1,6 +1,7 @@
 """What a sweep says it will take: from measured steps on a GPU, else from finished runs, else that it is unknown."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from metadr import cost, provenance
 from metadr.benchmarks import make_recipe
 from metadr.cost import Cost, estimate
-from metadr.run import run
+from metadr.run import _Clock, run
 from metadr.store import RunDirectory
-from metadr.sweep import Job
+from metadr.sweep import Job, sweep
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -31,6 +32,37 @@ def test_finished_runs_tell_the_time_of_their_method(registered_toys, tmp_path: 
     unknown = Counter({"meta-dr": 2, "naive": 1, "oracle-all+dr": 1, "dr": 1})
     assert estimate([*jobs, *others], tmp_path, CPU) == Cost(24 + 5 * 9, pytest.approx(24.0), unknown)
     assert estimate(jobs, tmp_path / "nowhere", CPU).unknown == Counter({"dr": 2})
+
+
+def test_runs_side_by_side_tell_the_time_of_their_own_turns(registered_toys, tmp_path: Path) -> None:
+    recipe = make_recipe("toy-shapes", "dr", steps=3)
+    outcome = sweep([Job(recipe, seed) for seed in range(3)], out=tmp_path, device="cpu", lanes=3)
+    told = [json.loads((RunDirectory(tmp_path, *job).path / "done.json").read_text()) for job in outcome.done]
+    assert all(each["own_seconds"] > 0 for each in told)
+    for job in outcome.done:
+        RunDirectory(tmp_path, *job).write("done.json", {"seconds": 90.0, "own_seconds": 30.0, "steps": 9})
+    assert estimate([Job(recipe, 7)], tmp_path, CPU) == Cost(9, pytest.approx(30.0), Counter())
+
+
+def test_only_turns_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 11.0, 12.0, 20.0, 21.0, 23.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    clock = _Clock()
+    with clock.running():  # from 10
+        assert clock.seconds == 1  # at 11; the turn ends at 12
+    with clock.running():  # from 20
+        assert clock.seconds == 2 + 1
+    monkeypatch.undo()
+    assert clock._past == 2 + 3
+
+
+def test_what_was_learnt_of_a_run_is_not_paid_for_again(registered_toys, tmp_path: Path) -> None:
+    recipe = make_recipe("toy-shapes", "dr", steps=3)
+    rows = [{"after": name, "on": "red"} for name in ("untrained", *recipe.order[:2])]
+    directory = RunDirectory(tmp_path, recipe, 0)
+    directory.path.mkdir(parents=True)
+    directory.write("rows.json", rows)
+    assert estimate([Job(recipe, 0), Job(recipe, 1)], tmp_path, CPU).steps == 3 + 9
 
 
 def test_a_damaged_run_tells_nothing(registered_toys, tmp_path: Path) -> None:
@@ -64,6 +96,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     measured("large", {("naive", "metadr"): 0.1}, size=224)
     measured("free", {("naive", "metadr, not deterministic"): 0.1, ("naive", "metadr, recomputed"): 0.1})
     measured("other", {("naive", "metadr"): 0.1}, environment={"gpu": "other"})
+    measured("older", {("naive", "metadr"): 0.1}, rows=[{"contender": "metadr"}])
+    (tmp_path / "step-damaged.json").write_text("{")
     monkeypatch.setattr(cost, "published_files", lambda pattern: sorted(tmp_path.glob(Path(pattern).name)))
     return tmp_path
 
@@ -73,6 +107,7 @@ def test_on_a_gpu_measured_steps_tell_it(gpu: Path) -> None:
     assert estimate([Job(naive, 0)], gpu / "nowhere", GPU) == Cost(12_000, pytest.approx(48.0), Counter())
     two = estimate([Job(naive, 0), Job(other, 0)], gpu / "nowhere", GPU)
     assert two == Cost(24_000, pytest.approx(24.0), Counter({"ewc": 1}))
+    assert estimate([Job(naive, 0), Job(other, 0)], gpu / "nowhere", GPU, lanes=1).seconds == pytest.approx(48.0)
     assert estimate([Job(naive, 0)], gpu / "nowhere", CPU).unknown == Counter({"naive": 1})
 
 

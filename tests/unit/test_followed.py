@@ -29,7 +29,7 @@ def theirs(x: Tensor, weight: Tensor, bias: Tensor, plus: Tensor | None, relu: b
 
 
 def derivatives(y: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """The output, its gradients, and theirs; of gradients scaled to one, since the cosine of a long sum is but noise."""
+    """The output, its gradients, and theirs; those scaled to one, since the cosine of a long sum is but noise."""
     along = torch.linspace(-1, 1, y.numel()).view(y.shape).to(y)
     first = torch.autograd.grad((y.sin() * along).sum(), inputs, create_graph=True)
     scaled = [each / each.detach().abs().max() for each in first]

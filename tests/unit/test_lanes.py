@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 from metadr import lanes as lanes_module
 from metadr import sweep as sweep_module
 from metadr.core import Part, Recipe
-from metadr.errors import UserError
+from metadr.errors import NoRoom, UserError
 from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
 from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
 from metadr.run import LOOK_SECONDS, Progress, steps_in
@@ -66,11 +67,12 @@ class Runs:
 
 
 def summary(happened: list[Happened]) -> str:
-    """a1 for the first turn of a, a. for its end, a! for its failure."""
-    words = []
-    for job, now, error in happened:
-        words.append(f"{job}{now.step}" if now else f"{job}!" if error else f"{job}.")
-    return " ".join(words)
+    """a1 for the first turn of a, a. for its end, a! for its failure, a~ where it waits for memory."""
+
+    def word(each: Happened) -> str:
+        return str(each.progress.step) if each.progress else "!" if each.error else "~" if each.waits else "."
+
+    return " ".join(each.job + word(each) for each in happened)
 
 
 def after(num_questions: int) -> Callable[[], bool]:
@@ -154,14 +156,63 @@ def test_an_interrupt_closes_the_others():
 def test_a_run_without_memory_beside_others_waits_and_there_are_fewer_of_them():
     runs = Runs(a=3, b=2, c=[torch.OutOfMemoryError("full"), 1], d=1)
     # c goes to the front of the queue; there are never again three of them.
-    assert summary(runs.play(3)) == "a1 b1 a2 b2 a3 b. a. c1 c. d1 d."
+    assert summary(runs.play(3)) == "a1 b1 c~ a2 b2 a3 b. a. c1 c. d1 d."
     assert runs.started == ["a", "b", "c", "c", "d"]
 
 
 def test_runs_without_memory_end_up_alone():
     full = torch.OutOfMemoryError
     runs = Runs(a=1, b=[full("beside two"), 2], c=[full("beside one"), 2])
-    assert summary(runs.play(3)) == "a1 a. c1 c2 c. b1 b2 b."
+    assert summary(runs.play(3)) == "a1 b~ c~ a. c1 c2 c. b1 b2 b."
+
+
+def test_a_run_that_never_fits_keeps_no_others_waiting():
+    """Beside others it is tried twice; then they all have their turns, side by side to the end."""
+    full = torch.OutOfMemoryError("full")
+    others = dict.fromkeys("cdefghijk", 3)
+    runs, running, widths = Runs(a=3, b=full, **others), set(), []
+    for happened in interleave(runs.lengths, runs.start, 4, CPU):
+        (running.add if happened.progress else running.discard)(happened.job)
+        widths.append(len(running))
+    assert runs.started.count("b") == 3
+    assert runs.started[-1] == happened.job == "b" and happened.error is full
+    assert max(widths[-12:]) == 3
+
+
+def test_images_without_room_beside_others_wait_too():
+    """And so do those of which the driver says so in words."""
+    runs = Runs(a=2, b=[NoRoom("no room"), 1], c=3, d=[RuntimeError("CUDA error: out of memory"), 1])
+    assert summary(runs.play(4)) == "a1 b~ c1 d~ a2 c2 a. c3 c. d1 d. b1 b."
+
+
+def test_a_run_that_failed_holds_nothing_while_the_next_one_runs():
+    class Activations:
+        pass
+
+    held: list[weakref.ref[Activations]] = []
+    seen: list[bool] = []
+
+    def start(job: str) -> Iterator[Progress]:
+        def fails() -> Iterator[Progress]:
+            there = Activations()
+            held.append(weakref.ref(there))
+            yield progress(1)
+            try:
+                raise torch.OutOfMemoryError("full")
+            except torch.OutOfMemoryError:
+                raise ArithmeticError("no") from None
+
+        def goes_on() -> Iterator[Progress]:
+            for turn in range(1, 3):
+                seen.append(held[0]() is not None)
+                yield progress(turn)
+
+        return fails() if job == "a" else goes_on()
+
+    happened = list(interleave("ab", start, 1, CPU))
+    assert summary(happened) == "a1 a! b1 b2 b."
+    assert seen == [False, False]
+    assert "ArithmeticError: no" in happened[1].trace and "in fails" in happened[1].trace
 
 
 def test_a_run_that_finds_no_memory_alone_has_failed():
@@ -334,7 +385,7 @@ def test_auto_gives_up_growing_when_a_run_finds_no_memory(monkeypatch):
     for happened in interleave(range(12), start, "auto", CUDA):
         assert happened.error is None
         gpu.widths.append(len(gpu.running))
-        if happened.progress is None:
+        if happened.progress is None and not happened.waits:
             ended.append(happened.job)
     assert max(gpu.widths) == 3
     assert sorted(ended) == list(range(12))

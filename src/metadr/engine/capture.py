@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import torch
 
-from metadr.errors import UserError
+from metadr.errors import NoRoom, UserError
 
 MOST_LEFT = 1 << 33  # bytes that nobody uses, but a later step may: beyond, a recording gives them back
 
@@ -25,6 +25,12 @@ class _Room:
 
 
 _ROOM = _Room()
+
+
+def found_no_memory(error: BaseException | None) -> bool:
+    """Whether an error is of the device's memory: torch's allocator has its own, the driver says it in words."""
+    told = isinstance(error, RuntimeError) and "out of memory" in str(error)
+    return told or isinstance(error, torch.OutOfMemoryError | NoRoom)
 
 
 class Captured:
@@ -57,7 +63,7 @@ class Captured:
         except Exception as error:
             with suppress(RuntimeError):  # it says again that the recording failed
                 self.graph.capture_end()
-            if isinstance(error, torch.OutOfMemoryError):
+            if found_no_memory(error):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
