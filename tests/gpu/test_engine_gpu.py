@@ -241,6 +241,20 @@ class Looking(Part):
         return 0.1 * loss if loss.item() > 0 else 0.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Greedy(Part):
+    """A part that takes a GiB, then asks for more than any device has."""
+
+    name: ClassVar[str] = "greedy"
+    SIZE: ClassVar[int] = 1 << 30
+    found: ClassVar[list[int]] = []  # bytes that were taken when it came
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
+        self.found.append(torch.cuda.memory_allocated())
+        taken = torch.ones(self.SIZE // 4, device=batch.x.device)
+        return taken.sum() + torch.ones(1 << 45, device=batch.x.device).sum()
+
+
 def test_a_part_that_waits_is_told_of_eager_and_runs_with_it(registered_toys, classification, toys, tmp_path):
     recipe = classification.recipe(Looking())
     with pytest.raises(UserError, match=r"cannot be captured as a CUDA graph \(.+\)\. .*--eager"):
@@ -413,7 +427,7 @@ def jobs(registered_toys, classification, monkeypatch) -> list[Job]:
 
 
 def test_a_sweep_gives_the_same_bits_on_any_number_of_lanes(jobs, short_turns, toys, tmp_path):
-    for lanes in (1, 4, 16):
+    for lanes in (1, 4, 16, "auto"):
         outcome = sweep(jobs, out=tmp_path / str(lanes), device="cuda", lanes=lanes)
         assert outcome.failed == []
         assert sorted(outcome.done, key=jobs.index) == jobs
@@ -423,6 +437,7 @@ def test_a_sweep_gives_the_same_bits_on_any_number_of_lanes(jobs, short_turns, t
         wanted = final(tmp_path / "1", job)
         toys.assert_same_bits(final(tmp_path / "4", job), wanted)
         toys.assert_same_bits(final(tmp_path / "16", job), wanted)
+        toys.assert_same_bits(final(tmp_path / "auto", job), wanted)
         if job in plain:
             toys.assert_same_bits(final(tmp_path / "eager", job), wanted)
 
@@ -434,6 +449,23 @@ def test_a_failing_lane_does_not_disturb_the_others(jobs, short_turns, classific
     ((job, reason),) = outcome.failed
     assert job == failing
     assert "--eager" in reason
+    assert sorted(outcome.done, key=jobs.index) == sound
+    sweep(sound, out=tmp_path / "alone", device="cuda", lanes=1)
+    for job in sound:
+        toys.assert_same_bits(final(tmp_path / "beside", job), final(tmp_path / "alone", job))
+
+
+def test_a_run_that_finds_no_memory_lets_the_others_end(jobs, short_turns, classification, toys, tmp_path):
+    """It is tried beside others and alone; what it had allocated before is free again when the next one starts."""
+    sound = [job for job in jobs if job.seed == 0][:4]
+    greedy = Job(classification.recipe(Greedy(), overrides=(("steps", 6),)), 0)
+    before = torch.cuda.memory_allocated()
+    outcome = sweep([sound[0], greedy, *sound[1:]], out=tmp_path / "beside", device="cuda", lanes=3)
+    ((job, reason),) = outcome.failed
+    assert job == greedy
+    assert "out of memory" in reason
+    assert len(Greedy.found) == 3
+    assert max(Greedy.found) - before < Greedy.SIZE
     assert sorted(outcome.done, key=jobs.index) == sound
     sweep(sound, out=tmp_path / "alone", device="cuda", lanes=1)
     for job in sound:
