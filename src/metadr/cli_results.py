@@ -1,4 +1,4 @@
-"""`metadr results`: runs from machine to machine."""
+"""`metadr results`: runs from machine to machine, and their networks."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,11 @@ from rich.markup import escape
 from metadr import packs
 from metadr.errors import UserError
 
-app = typer.Typer(help="Runs as files: pack them on one machine, unpack and go on on another.", no_args_is_help=True)
+app = typer.Typer(help="Runs as files: packed for another machine, or their networks alone.", no_args_is_help=True)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
+INPUTS = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -67,6 +68,22 @@ def unpack(
         f"{done.finished} finished and {done.unfinished} unfinished runs: {len(done.new)} new, {len(done.kept)} kept, "
         f"{len(done.replaced)} replaced.{escape(busy)}",
         soft_wrap=True,
+    )
+
+
+@app.command()
+def weights(
+    run: Annotated[Path, typer.Argument(help="directory of a run")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="safetensors file to write")],
+) -> None:
+    """Write the network of a run to a file: its state_dict(), to be used anywhere, or as --weights of another run."""
+    written = packs.write_weights(run, output)
+    missing = len(written.order) - len(written.learnt)
+    learnt = ", ".join(written.learnt) or "no domain to its end"
+    left = f"; {missing} of {len(written.order)} domains had not ended" if missing else ""
+    console.print(f"Wrote {escape(str(output))}: {written.model}, which learnt {escape(learnt)}{left}.", soft_wrap=True)
+    console.print(
+        f"Its images: {INPUTS[written.scaling]}. Go on from it with --weights {escape(str(output))}.", soft_wrap=True
     )
 
 

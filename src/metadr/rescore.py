@@ -179,8 +179,7 @@ def network_of(directory: RunDirectory, recipe: Recipe, residents: list[Resident
     with torch.random.fork_rng(devices=[]):  # weights that are overwritten: the caller's stream stays where it is
         module = models.build(training.model, task.num_classes)  # without `weights`: all are overwritten
     network = Network(module.to(device), task, scaling=training.scaling, precision=training.precision)
-    prefix = "model/"
-    network.load({name[len(prefix) :]: value for name, value in checkpoint.tensors.items() if name.startswith(prefix)})
+    network.load(checkpoint.network)
     return network
 
 

@@ -149,6 +149,12 @@ class Checkpoint(NamedTuple):
     position: dict[str, Any]
     tensors: dict[str, Tensor]
 
+    @property
+    def network(self) -> dict[str, Tensor]:
+        """What of it is the network's state."""
+        prefix = "model/"
+        return {name[len(prefix) :]: value for name, value in self.tensors.items() if name.startswith(prefix)}
+
 
 class RunDirectory:
     """One run on disk.

@@ -10,12 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from metadr import cli, models
 from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
+from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import libraries
+from metadr.packs import Written, write_weights
 from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
 from metadr.report.records import read_records
-from metadr.run import run
+from metadr.run import advance, run
 from metadr.store import RunDirectory, content_of, description, key_of, recipe_from_identity
 
 
@@ -230,3 +232,53 @@ def test_rows_from_weights_and_from_scratch_are_both_found_in_a_report(
     rows = tuple(Row(title, (recipe,)) for title, recipe in zip(("scratch", "file"), recipes, strict=True))
     made = compare(Table("demo", "two rows", rows), read_records(tmp_path / "runs"))
     assert len(made.records) == 2 and all(cell.complete for cell in made.cells.values())
+
+
+# The network of a run as a file.
+
+
+def test_a_run_goes_on_from_the_network_of_another(tmp_path: Path) -> None:
+    """Before it has learnt anything it scores what the other did at its end, and so does torch's own module."""
+    first = run(tiny(None, order=("handwritten", "blended")), out=tmp_path, device="cpu")
+    written = write_weights(first.path, tmp_path / "first.safetensors")
+    assert written == Written("tiny_resnet", "unit", ("handwritten", "blended"), ("handwritten", "blended"))
+    at_its_end = {row["on"]: row["value"] for row in first.rows if row["after"] == "blended"}
+
+    then = run(tiny(tmp_path / "first.safetensors", order=("street",), tested=("handwritten", "blended")), out=tmp_path)
+    before = {row["on"]: row["value"] for row in then.rows if row["after"] == "untrained"}
+    assert {name: before[name] for name in at_its_end} == at_its_end
+
+    module = models.build("tiny_resnet", 10)
+    module.load_state_dict(load_file(tmp_path / "first.safetensors"))
+    test = read_domains(first.recipe)[1].test
+    with torch.no_grad():
+        right = module.eval()(test.x / 255).argmax(1) == test.y
+    assert 100 * right.double().mean().item() == pytest.approx(at_its_end["blended"])
+
+
+def test_a_u_net_is_filled_with_a_whole_network_too(tmp_path: Path) -> None:
+    pytest.importorskip("segmentation_models_pytorch")
+    state = models.build("unet_resnet18", 3).state_dict()
+    save_file(state, tmp_path / "whole.safetensors")
+    again = models.build("unet_resnet18", 3, str(tmp_path / "whole.safetensors")).state_dict()
+    assert all(torch.equal(again[name], value) for name, value in state.items())
+
+
+def test_a_run_that_has_not_ended_has_a_network_as_well(tmp_path: Path) -> None:
+    stages = advance(tiny(None, order=("handwritten", "blended")), out=tmp_path, device="cpu")
+    while next(stages).stage == 0:
+        pass
+    stages.close()
+    (path,) = (tmp_path / "embedded").iterdir()
+    assert write_weights(path, tmp_path / "w.safetensors").learnt == ("handwritten",)
+
+
+def test_where_there_is_no_network_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"No run in .*nowhere.*Give a run's directory"):
+        write_weights(tmp_path / "nowhere", tmp_path / "w.safetensors")
+    done = run(tiny(None, order=("handwritten",)), out=tmp_path, device="cpu")
+    for checkpoint in done.path.glob("checkpoint-*"):
+        checkpoint.unlink()
+    with pytest.raises(UserError, match="has no checkpoint, and so no weights"):
+        write_weights(done.path, tmp_path / "w.safetensors")
+    assert not (tmp_path / "w.safetensors").exists()

@@ -1,8 +1,8 @@
 """Networks by name: the project's own, U-Nets around a ResNet, the classifiers of torchvision and timm; and weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from metadr.errors import UserError, unknown
 from metadr.models import encoders, libraries
@@ -89,7 +89,7 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
     """A network with fresh weights, drawn from torch's global stream: seed that first.
 
     With `weights`, all but the last layer, or that too where it has as many classes, is then that of ImageNet or of a
-    file; of a U-Net all of its encoder.
+    file; of a U-Net all of its encoder, unless the file has a decoder too.
     """
     check_model(name)
     network = _fresh(name, num_classes)
@@ -98,14 +98,15 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
         architecture = architecture_of(name)
         published = weights == IMAGENET
         state = libraries.imagenet_weights(architecture) if published else files.read_file(weights, architecture)
-        part, head = _filled(name, network)
+        part, head = _filled(name, network, state)
         fill(part, state, head=head, model=name, origin=weights)
     return network
 
 
-def _filled(name: str, network: nn.Module) -> tuple[nn.Module, str]:
+def _filled(name: str, network: nn.Module, state: Mapping[str, Tensor]) -> tuple[nn.Module, str]:
     """What of a network starts from weights, and the layer that may be another."""
-    if name in encoders.NAMES:
+    whole = any("decoder." in each for each in state)  # a run's own network, not ImageNet's
+    if name in encoders.NAMES and not whole:
         return encoders.encoder_of(network), encoders.HEAD
     return network, last_layer(network)
 
