@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import metadr
@@ -106,3 +108,11 @@ def test_reader_of_imports_sees_all_kinds():
         *("metadr.cli", "metadr.models", "metadr.settings", "metadr.parts.ewc", "metadr.run", "metadr.store")
     }
     assert imported("x", "from metadr import Recipe\nimport torch\n") == {"metadr"}
+
+
+def test_what_takes_a_second_to_import_is_not_imported_before_it_must():
+    """Else every command would spend it, `metadr --help` too."""
+    heavy = {"torchvision", "sklearn", "timm", "segmentation_models_pytorch", "torch._dynamo"}
+    code = f"import sys, metadr.cli; print(*sorted({heavy!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []

@@ -242,6 +242,8 @@ def test_a_run_goes_on_from_the_network_of_another(tmp_path: Path) -> None:
     first = run(tiny(None, order=("handwritten", "blended")), out=tmp_path, device="cpu")
     written = write_weights(first.path, tmp_path / "first.safetensors")
     assert written == Written("tiny_resnet", "unit", ("handwritten", "blended"), ("handwritten", "blended"))
+    write_weights(first.path, tmp_path / "new" / "again.safetensors")
+    assert (tmp_path / "new" / "again.safetensors").read_bytes() == (tmp_path / "first.safetensors").read_bytes()
     at_its_end = {row["on"]: row["value"] for row in first.rows if row["after"] == "blended"}
 
     then = run(tiny(tmp_path / "first.safetensors", order=("street",), tested=("handwritten", "blended")), out=tmp_path)

@@ -13,10 +13,12 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from metadr import kernels
 from metadr.engine.layers import computing
+
+# Known by name: to import torchvision takes a second or two, which most commands need not spend.
+RESNET, ENCODER = "torchvision.models.resnet", "segmentation_models_pytorch.encoders.resnet"
 
 
 class Followed:
@@ -93,7 +95,7 @@ def _beginning(resnet: Any, x: Tensor) -> Any:
 
 def _layers(block: Any) -> list[tuple[nn.Module, _BatchNorm]]:
     """The convolutions of a block, each with its batch norm."""
-    count = 3 if isinstance(block, Bottleneck) else 2
+    count = 3 if _whose(type(block).forward) == (RESNET, "Bottleneck.forward") else 2
     return [(getattr(block, f"conv{i}"), getattr(block, f"bn{i}")) for i in range(1, count + 1)]
 
 
@@ -102,16 +104,19 @@ def _is_sequence(module: Any) -> bool:
 
 
 def _is_block(module: nn.Module) -> bool:
-    return type(module).forward in (BasicBlock.forward, Bottleneck.forward)
+    return _whose(type(module).forward) in ((RESNET, "BasicBlock.forward"), (RESNET, "Bottleneck.forward"))
 
 
 def _is_resnet(module: Any) -> bool:
     """torchvision's, or the encoder that segmentation-models-pytorch makes of it."""
-    forward = type(module).forward
-    if forward is ResNet.forward:
-        return bool(type(module)._forward_impl is ResNet._forward_impl)
-    whose = "segmentation_models_pytorch.encoders.resnet", "ResNetEncoder.forward"
-    return isinstance(module, ResNet) and (forward.__module__, forward.__qualname__) == whose
+    forward = _whose(type(module).forward)
+    if forward == (RESNET, "ResNet.forward"):
+        return _whose(type(module)._forward_impl) == (RESNET, "ResNet._forward_impl")
+    return forward == (ENCODER, "ResNetEncoder.forward")
+
+
+def _whose(method: Any) -> tuple[str | None, str | None]:
+    return getattr(method, "__module__", None), getattr(method, "__qualname__", None)
 
 
 def _unwatched(*layers: nn.Module) -> bool:

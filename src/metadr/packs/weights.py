@@ -29,8 +29,8 @@ def write_weights(run: str | Path, file: str | Path) -> Written:
     path = Path(run)
     try:
         identity = json.loads((path / "recipe.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"No run in {path} ({error}). Give a run's directory, as 'metadr run' names it.") from None
+    except (OSError, ValueError):
+        raise UserError(f"No run in {path}. Give a run's directory, as 'metadr run' names it at its end.") from None
     checkpoint = RunDirectory.at(path, identity).load()
     if checkpoint is None:
         raise UserError(
@@ -39,5 +39,7 @@ def write_weights(run: str | Path, file: str | Path) -> Written:
         )
     training, order = whole_training(identity), tuple(identity["order"])
     written = Written(training["model"], training["scaling"], order[: checkpoint.position["stage"]], order)
-    write_file(Path(file), save_tensors(checkpoint.network, metadata={"format": "pt", "model": written.model}))
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    # One entry: of several the order is random, and the bytes of the file are part of the key of runs that start from it.
+    write_file(Path(file), save_tensors(checkpoint.network, metadata={"format": "pt"}))
     return written

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from metadr.errors import unknown
@@ -84,6 +83,8 @@ def _random(*meaning: str | int) -> Random:
 @cache
 def _handwritten() -> tuple[Split, Split]:
     """Split scikit-learn's digits class by class, so that both halves hold the classes in the same proportions."""
+    from sklearn.datasets import load_digits  # takes a second: not before it must
+
     digits = load_digits()
     labels = digits.target.astype(np.int64)
     is_test = np.zeros(len(labels), dtype=bool)

@@ -14,7 +14,6 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
-from sklearn.datasets import load_sample_images
 
 from metadr.errors import UserError
 
@@ -101,6 +100,8 @@ def photo_crop(random: Random, smallest: int, largest: int) -> Pixels:
 
 @cache
 def _photos() -> list[Image.Image]:
+    from sklearn.datasets import load_sample_images  # takes a second: not before it must
+
     return [Image.fromarray(photo) for photo in load_sample_images().images]
 
 
