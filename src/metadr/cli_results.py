@@ -15,7 +15,6 @@ app = typer.Typer(help="Runs as files: packed for another machine, or their netw
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 Out = Annotated[Path, typer.Option(help="folder of runs")]
-INPUTS = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -82,9 +81,9 @@ def weights(
     learnt = ", ".join(written.learnt) or "no domain to its end"
     left = f"; {missing} of {len(written.order)} domains had not ended" if missing else ""
     console.print(f"Wrote {escape(str(output))}: {written.model}, which learnt {escape(learnt)}{left}.", soft_wrap=True)
-    console.print(
-        f"Its images: {INPUTS[written.scaling]}. Go on from it with --weights {escape(str(output))}.", soft_wrap=True
-    )
+    if written.classes:
+        console.print(f"Its outputs: {escape(', '.join(written.classes))}.", soft_wrap=True)
+    console.print(f"Its images: {written.images}. Go on with --weights {escape(str(output))}.", soft_wrap=True)
 
 
 def _bytes(text: str) -> int:

@@ -329,6 +329,8 @@ class _Sequence:
             environment_now = {
                 **environment(self.device),
                 "data": dict(zip(self.recipe.domains, self.data, strict=True)),
+                "images": tuple(self.domains[0].train.x.shape[2:]),
+                "classes": benchmark_of(self.recipe).classes,
             }
             self.directory.write("environment.json", environment_now)
             self._begin()

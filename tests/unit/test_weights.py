@@ -241,7 +241,8 @@ def test_a_run_goes_on_from_the_network_of_another(tmp_path: Path) -> None:
     """Before it has learnt anything it scores what the other did at its end, and so does torch's own module."""
     first = run(tiny(None, order=("handwritten", "blended")), out=tmp_path, device="cpu")
     written = write_weights(first.path, tmp_path / "first.safetensors")
-    assert written == Written("tiny_resnet", "unit", ("handwritten", "blended"), ("handwritten", "blended"))
+    order = ("handwritten", "blended")
+    assert written == Written("tiny_resnet", order, order, classes=(), images="32x32 x / 255")
     write_weights(first.path, tmp_path / "new" / "again.safetensors")
     assert (tmp_path / "new" / "again.safetensors").read_bytes() == (tmp_path / "first.safetensors").read_bytes()
     at_its_end = {row["on"]: row["value"] for row in first.rows if row["after"] == "blended"}
@@ -273,6 +274,16 @@ def test_a_run_that_has_not_ended_has_a_network_as_well(tmp_path: Path) -> None:
     stages.close()
     (path,) = (tmp_path / "embedded").iterdir()
     assert write_weights(path, tmp_path / "w.safetensors").learnt == ("handwritten",)
+
+
+def test_other_classes_under_the_same_outputs_are_refused(registered_toys, file: Path, tmp_path: Path) -> None:
+    state = load_file(file)
+    save_file(state, tmp_path / "named.safetensors", metadata={"classes": json.dumps(["bike", "bus"])})
+    models.check_weights("tiny_resnet", str(tmp_path / "named.safetensors"), ("bike", "bus"))
+    models.check_weights("tiny_resnet", str(tmp_path / "named.safetensors"), ("bike", "bus", "car"))  # a new last layer
+    models.check_weights("tiny_resnet", str(file), ("apple", "bus"))  # which says nothing of itself
+    with pytest.raises(UserError, match="tell bike, bus apart, and here the classes are apple, bus"):
+        models.check_weights("tiny_resnet", str(tmp_path / "named.safetensors"), ("apple", "bus"))
 
 
 def test_where_there_is_no_network_nothing_is_written(tmp_path: Path) -> None:

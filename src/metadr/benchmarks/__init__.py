@@ -85,7 +85,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
     training = training_of(recipe)
     models.check_model(training.model)
-    models.check_weights(training.model, training.weights)
+    models.check_weights(training.model, training.weights, benchmark.classes)
     if training.tested_by == "domains" and recipe.access != "current":
         raise UserError(
             "An oracle's batch norm has seen all domains of a stage: tested_by=domains would count them again. Use "

@@ -66,7 +66,7 @@ def content_of(name: str, weights: str | None) -> str:
     return files.content_of(weights, architecture_of(name))
 
 
-def check_weights(name: str, weights: str | None) -> None:
+def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ()) -> None:
     """Refuse weights that a network cannot start from, as far as that can be seen without loading them."""
     architecture = architecture_of(name)
     if weights == IMAGENET and architecture in MODELS:
@@ -75,8 +75,9 @@ def check_weights(name: str, weights: str | None) -> None:
             "(safetensors), start from random weights with --set weights=none, or choose a model of torchvision or "
             "timm, or a U-Net around one."
         )
-    if kind_of(weights) == FROM_A_FILE and weights != FROM_A_FILE:
+    if weights is not None and kind_of(weights) == FROM_A_FILE and weights != FROM_A_FILE:
         content_of(name, weights)
+        files.check_classes(weights, architecture, classes)
 
 
 def prepare_weights(name: str, weights: str | None) -> None:

@@ -8,6 +8,7 @@ FILE       a safetensors file, whose content is part of a run's key; `file` stan
 
 import functools
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from metadr.files import data_root
 
 IMAGENET = "imagenet"
 FROM_A_FILE = "file"
+CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
 COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
 
 
@@ -74,6 +76,17 @@ def _header(path: Path) -> None:
             f"{path} is no safetensors file ({error}). Write the network's state_dict() with "
             "safetensors.torch.save_file and give that."
         ) from None
+
+
+def check_classes(weights: str, network: str, classes: tuple[str, ...]) -> None:
+    """Refuse a run's network (packs/weights.py) that tells as many classes apart, but others."""
+    with safe_open(file_of(weights, network), framework="pt") as file:
+        known = tuple(json.loads((file.metadata() or {}).get(CLASSES, "[]")))
+    if known and len(known) == len(classes) and known != classes:
+        raise UserError(
+            f"The weights {weights} tell {', '.join(known)} apart, and here the classes are {', '.join(classes)}. Name "
+            "and order them alike, or start from other weights."
+        )
 
 
 def read_file(weights: str, network: str) -> Mapping[str, Tensor]:

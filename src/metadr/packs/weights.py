@@ -10,15 +10,20 @@ from metadr.errors import UserError
 from metadr.files import write_file
 from metadr.store import RunDirectory, whole_training
 
+SCALED = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
+
 
 class Written(NamedTuple):
-    """What a file of weights is."""
+    """What a file of weights is, and says of itself."""
 
     model: str
-    scaling: str
     learnt: tuple[str, ...]
     """The domains that the run had ended."""
     order: tuple[str, ...]
+    classes: tuple[str, ...]
+    """In the order of the outputs; none if they have no names, or the run is too old to say."""
+    images: str
+    """Their size and how they are scaled."""
 
 
 def write_weights(run: str | Path, file: str | Path) -> Written:
@@ -31,15 +36,26 @@ def write_weights(run: str | Path, file: str | Path) -> Written:
         identity = json.loads((path / "recipe.json").read_text())
     except (OSError, ValueError):
         raise UserError(f"No run in {path}. Give a run's directory, as 'metadr run' names it at its end.") from None
-    checkpoint = RunDirectory.at(path, identity).load()
+    directory = RunDirectory.at(path, identity)
+    checkpoint = directory.load()
     if checkpoint is None:
         raise UserError(
             f"Run {path} has no checkpoint, and so no weights. Bring it along with "
             "'metadr results pack --checkpoints', or remove the run and run it again."
         )
-    training, order = whole_training(identity), tuple(identity["order"])
-    written = Written(training["model"], training["scaling"], order[: checkpoint.position["stage"]], order)
+    training, order, made = whole_training(identity), tuple(identity["order"]), directory.read("environment.json")
+    images = "x".join(str(side) for side in reversed(made.get("images", ()))) + f" {SCALED[training['scaling']]}"
+    learnt = order[: checkpoint.position["stage"]]
+    written = Written(training["model"], learnt, order, tuple(made.get("classes", ())), images.strip())
+    told = {**{name: json.dumps(value) for name, value in written._asdict().items()}, "format": "pt"}
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    # One entry: of several the order is random, and the bytes of the file are part of the key of runs that start from it.
-    write_file(Path(file), save_tensors(checkpoint.network, metadata={"format": "pt"}))
+    write_file(Path(file), _in_order(save_tensors(checkpoint.network, metadata=told)))
     return written
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same file with its header in alphabetical order: its bytes are part of the key of runs that start from it."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
