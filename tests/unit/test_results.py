@@ -56,6 +56,22 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
     ] == [[cell.strip() for cell in line] for line in shown]
 
 
+def test_the_page_says_where_svhn_is_lost_on_p2():
+    """On the seeds that Naive, DR and Meta-DR share, after the third domain and after the fourth."""
+    records = [each for each in read_records(ROOT / "results" / "table1.json") if each.order[0] == "svhn"]
+    seeds = {each.seed for each in records if each.title == "Meta-DR"}
+
+    def svhn(title, num_domains):
+        scores = [each.scores[num_domains][0] for each in records if each.title == title and each.seed in seeds]
+        assert len(scores) == len(seeds) == 7
+        return f"{sum(scores) / len(scores):.1f}"
+
+    before, after = ([svhn(title, count) for title in ("Meta-DR", "Naive + DR", "Naive")] for count in (3, 4))
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    assert f"has {before[0]} after MNIST-M (DR {before[1]}, Naive {before[2]})" in page
+    assert f"and {after[0]} after MNIST ({after[1]}, {after[2]})" in page
+
+
 def test_published_claims_are_those_of_the_published_tables():
     """Of the files in the command that docs/reproduce.md gives."""
     page = (ROOT / "docs" / "reproduce.md").read_text()
