@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from metadr import benchmarks, models
-from metadr.core import Batch, Benchmark, Domain, Params, Part, Recipe, Split, Task, Training
+from metadr.core import Batch, Benchmark, Context, Domain, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.learner import Learner, stream_seed
 from metadr.training import Role
 from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
@@ -291,3 +291,18 @@ def assert_same_bits(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None
     assert list(ours) == list(theirs)
     different = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     assert not different, different
+
+
+@dataclasses.dataclass(frozen=True)
+class Looking(Part):
+    """A part that asks the device for a number."""
+
+    name: ClassVar[str] = "looking"
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
+        loss = ctx.loss(batch, role="memory")
+        return 0.1 * loss if loss.item() > 0 else 0.0
+
+
+def with_dropout(toy: Any) -> nn.Module:
+    return nn.Sequential(toy.module(), nn.Dropout(0.5))

@@ -3,8 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
 from metadr.best_epoch import Best, BestEpoch
+from metadr.clock import Clock
 from metadr.core import Domain, Recipe, Split
 from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
@@ -132,33 +133,13 @@ def advance(
         chosen = pick_device(device)
         ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
-            clock = _Clock()
+            clock = Clock()
             stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock)
             yield from _in_legs(stages, ground, clock)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 
-class _Clock:
-    """Seconds that pass while a run has its turns: of runs side by side, these add up to the time of all."""
-
-    def __init__(self) -> None:
-        self._past, self._began = 0.0, 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Asked for in a turn."""
-        return self._past + time.monotonic() - self._began
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._past = self.seconds
-
-
-def _in_legs(stages: Pauses, ground: Ground, clock: _Clock) -> Pauses:
+def _in_legs(stages: Pauses, ground: Ground, clock: Clock) -> Pauses:
     """Hold the ground while the run runs, and let go of it whenever it pauses."""
     try:
         while True:
@@ -188,7 +169,7 @@ class _Sequence:
         device: torch.device,
         checkpoint_seconds: float,
         capture: bool,
-        clock: _Clock,
+        clock: Clock,
     ) -> None:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
         self.checkpoint_seconds, self._clock = checkpoint_seconds, clock

@@ -1,34 +1,28 @@
-"""The engine on a GPU: recorded steps and runs side by side give the bits of plain ones, and steps wait for nothing."""
+"""The engine on a GPU: recorded steps give the bits of plain ones, and wait for nothing."""
 
 import dataclasses
-import itertools
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models.vision_transformer import VisionTransformer
 
 from metadr import models
 from metadr.bench.transforms import apply_with_pillow
-from metadr.core import Batch, Context, Part, Training
-from metadr.domains import load_domains
+from metadr.core import Part, Training
 from metadr.engine import learner as learner_module
 from metadr.engine.capture import Captured
 from metadr.engine.ground import Ground, prepare_process
 from metadr.engine.learner import Learner
 from metadr.errors import UserError
-from metadr.parts import EWC, L2, MetaDR, Randomize, Replay, parse_method
+from metadr.parts import EWC, MetaDR, Replay, parse_method
 from metadr.run import advance, run
 from metadr.store import RunDirectory
-from metadr.sweep import Job, sweep
 from metadr.transforms import draw, get_set
 from metadr.transforms.registry import get_transform
 
@@ -60,10 +54,6 @@ OPTIMIZERS = {"adam": {}, "sgd": {"optimizer": "sgd", "momentum": 0.9}}
 def held(toy, **settings: Any) -> Iterator[None]:
     with Ground(toy.training(**settings), CUDA).held():
         yield
-
-
-def with_dropout(toy) -> nn.Module:
-    return nn.Sequential(toy.module(), nn.Dropout(0.5))
 
 
 def play(toy, *parts: Part, capture: bool, steps: int = 4, **options: Any) -> tuple[Learner, list[dict[str, float]]]:
@@ -130,8 +120,8 @@ def test_recorded_steps_give_the_bits_of_plain_ones_on_masks(method, segmentatio
 def test_recorded_dropout_draws_what_plain_dropout_does(classification, toys):
     """And leaves the global stream where it was."""
     before = torch.cuda.get_rng_state()
-    plain, wanted = play(classification, MetaDR(), capture=False, module=with_dropout(classification))
-    recorded, taken = play(classification, MetaDR(), capture=True, module=with_dropout(classification))
+    plain, wanted = play(classification, MetaDR(), capture=False, module=toys.with_dropout(classification))
+    recorded, taken = play(classification, MetaDR(), capture=True, module=toys.with_dropout(classification))
     assert taken == wanted
     toys.assert_same_bits(recorded.state(), plain.state())
     assert torch.equal(torch.cuda.get_rng_state(), before)
@@ -230,33 +220,8 @@ def test_steps_are_timed_on_the_device(toys):
 # Parts and layers that cannot be recorded, or not be repeated.
 
 
-@dataclasses.dataclass(frozen=True)
-class Looking(Part):
-    """A part that asks the device for a number."""
-
-    name: ClassVar[str] = "looking"
-
-    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
-        loss = ctx.loss(batch, role="memory")
-        return 0.1 * loss if loss.item() > 0 else 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Greedy(Part):
-    """A part that takes a GiB, then asks for more than any device has."""
-
-    name: ClassVar[str] = "greedy"
-    SIZE: ClassVar[int] = 1 << 30
-    found: ClassVar[list[int]] = []  # bytes that were taken when it came
-
-    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
-        self.found.append(torch.cuda.memory_allocated())
-        taken = torch.ones(self.SIZE // 4, device=batch.x.device)
-        return taken.sum() + torch.ones(1 << 45, device=batch.x.device).sum()
-
-
 def test_a_part_that_waits_is_told_of_eager_and_runs_with_it(registered_toys, classification, toys, tmp_path):
-    recipe = classification.recipe(Looking())
+    recipe = classification.recipe(toys.Looking())
     with pytest.raises(UserError, match=r"cannot be captured as a CUDA graph \(.+\)\. .*--eager"):
         run(recipe, out=tmp_path, device="cuda")
     assert len(run(recipe, out=tmp_path, device="cuda", capture=False).rows) == 12
@@ -374,9 +339,9 @@ def test_every_precision_trains_and_gives_other_bits(registered_toys, classifica
     results = {}
     for precision in ("fp32", "tf32", "bf16"):
         overrides = (("model", "toy_wide"), ("steps", 4), ("batch_size", 16), ("precision", precision))
-        job = Job(classification.recipe(MetaDR(), Replay(), overrides=overrides), 0)
-        run(job.recipe, out=tmp_path, device="cuda")
-        results[precision] = final(tmp_path, job)["model/3.weight"]
+        recipe = classification.recipe(MetaDR(), Replay(), overrides=overrides)
+        run(recipe, out=tmp_path, device="cuda")
+        results[precision] = RunDirectory(tmp_path, recipe, 0).load().network["3.weight"]
     assert all(value.isfinite().all() and value.dtype == torch.float32 for value in results.values())
     assert not torch.equal(results["fp32"], results["tf32"])
     assert not torch.equal(results["fp32"], results["bf16"])
@@ -390,132 +355,6 @@ def test_recorded_steps_give_the_bits_of_plain_ones_in_every_precision(precision
     recorded, taken = play(classification, *parts, capture=True, precision=precision)
     assert taken == wanted
     toys.assert_same_bits(recorded.state(), plain.state())
-
-
-# Whole runs.
-
-
-def final(out: Path, job: Job) -> dict[str, Tensor]:
-    """All that a finished run left: its scores and its last checkpoint."""
-    directory = RunDirectory(out, job.recipe, job.seed)
-    assert directory.finished
-    scores = torch.tensor([row["value"] for row in directory.read("rows.json")], dtype=torch.float64)
-    return {"scores": scores, **load_file(directory.checkpoints()[0])}
-
-
-@pytest.fixture
-def short_turns(monkeypatch) -> None:
-    """Looks after every step or three, so that short runs take many turns."""
-    running = sys.modules["metadr.run"]  # the package has a function of that name
-    monkeypatch.setattr(running, "CHUNK", 3)
-    monkeypatch.setattr(running, "LOOK_SECONDS", 0.0)
-
-
-@pytest.fixture
-def jobs(registered_toys, classification, monkeypatch) -> list[Job]:
-    """Sixteen runs, half of them of a network with dropout."""
-    monkeypatch.setitem(models.MODELS, "toy_dropout", lambda num_classes: with_dropout(classification))
-    drops, steps = ("model", "toy_dropout"), ("steps", 6)
-    recipes = {
-        classification.recipe(overrides=(drops, steps)): 5,
-        classification.recipe(Replay(), MetaDR(), overrides=(drops, steps)): 3,
-        classification.recipe(MetaDR(), overrides=(steps,)): 3,
-        classification.recipe(*parse_method("dr+ewc+gem+l2"), overrides=(steps,)): 2,
-        classification.recipe(Randomize(), overrides=(steps, ("optimizer", "sgd"), ("momentum", 0.9))): 3,
-    }
-    return [Job(recipe, seed) for recipe, seeds in recipes.items() for seed in range(seeds)]
-
-
-def test_a_sweep_gives_the_same_bits_on_any_number_of_lanes(jobs, short_turns, toys, tmp_path):
-    for lanes in (1, 4, 16, "auto"):
-        outcome = sweep(jobs, out=tmp_path / str(lanes), device="cuda", lanes=lanes)
-        assert outcome.failed == []
-        assert sorted(outcome.done, key=jobs.index) == jobs
-    plain = [job for job in jobs if job.seed == 0]
-    assert sweep(plain, out=tmp_path / "eager", device="cuda", lanes=3, capture=False).failed == []
-    for job in jobs:
-        wanted = final(tmp_path / "1", job)
-        toys.assert_same_bits(final(tmp_path / "4", job), wanted)
-        toys.assert_same_bits(final(tmp_path / "16", job), wanted)
-        toys.assert_same_bits(final(tmp_path / "auto", job), wanted)
-        if job in plain:
-            toys.assert_same_bits(final(tmp_path / "eager", job), wanted)
-
-
-def test_a_failing_lane_does_not_disturb_the_others(jobs, short_turns, classification, toys, tmp_path):
-    sound = [job for job in jobs if job.seed == 0][:3]
-    failing = Job(classification.recipe(Looking(), overrides=(("steps", 6),)), 0)
-    outcome = sweep([sound[0], failing, *sound[1:]], out=tmp_path / "beside", device="cuda", lanes=4)
-    ((job, reason),) = outcome.failed
-    assert job == failing
-    assert "--eager" in reason
-    assert sorted(outcome.done, key=jobs.index) == sound
-    sweep(sound, out=tmp_path / "alone", device="cuda", lanes=1)
-    for job in sound:
-        toys.assert_same_bits(final(tmp_path / "beside", job), final(tmp_path / "alone", job))
-
-
-def test_a_run_that_finds_no_memory_lets_the_others_end(jobs, short_turns, classification, toys, tmp_path):
-    """It is tried beside others and alone; what it had allocated before is free again when the next one starts."""
-    sound = [job for job in jobs if job.seed == 0][:4]
-    greedy = Job(classification.recipe(Greedy(), overrides=(("steps", 6),)), 0)
-    before = torch.cuda.memory_allocated()
-    outcome = sweep([sound[0], greedy, *sound[1:]], out=tmp_path / "beside", device="cuda", lanes=3)
-    ((job, reason),) = outcome.failed
-    assert job == greedy
-    assert "out of memory" in reason
-    assert len(Greedy.found) == 3
-    assert max(Greedy.found) - before < Greedy.SIZE
-    assert sorted(outcome.done, key=jobs.index) == sound
-    sweep(sound, out=tmp_path / "alone", device="cuda", lanes=1)
-    for job in sound:
-        toys.assert_same_bits(final(tmp_path / "beside", job), final(tmp_path / "alone", job))
-
-
-def test_a_run_that_is_closed_again_and_again_gives_the_bits_of_a_whole_one(jobs, short_turns, toys, tmp_path):
-    recipe = next(job.recipe for job in jobs if job.recipe.method_name == "er+meta-dr")
-    job = Job(dataclasses.replace(recipe, overrides=(*recipe.overrides, ("steps", 20))), 0)
-    run(job.recipe, out=tmp_path / "whole", device="cuda")
-    closed, places = RunDirectory(tmp_path / "closed", job.recipe, 0), []
-    for turns in itertools.islice(itertools.cycle((1, 2, 4)), 80):
-        stages = advance(job.recipe, out=tmp_path / "closed", device="cuda")
-        for _ in range(turns):
-            next(stages, None)
-        stages.close()
-        if closed.finished:
-            break
-        checkpoint = closed.load()
-        if checkpoint is not None:  # closed before it was tested untrained, it starts again
-            places.append((checkpoint.position["stage"], checkpoint.position["step"]))
-    assert places == sorted(set(places))  # each time further on
-    assert {stage for stage, _ in places} >= {0, 1, 2}  # 3 where it was closed during the last test
-    toys.assert_same_bits(final(tmp_path / "closed", job), final(tmp_path / "whole", job))
-
-
-def test_a_sweep_that_is_stopped_goes_on_to_the_same_bits(jobs, short_turns, toys, tmp_path):
-    some = [job for job in jobs if job.seed == 0]
-    asked = iter(range(1000))
-    outcome = sweep(some, out=tmp_path / "stopped", device="cuda", lanes=3, stop=lambda: next(asked) > 9)
-    assert len(outcome.done) < len(some)
-    assert outcome.failed == []
-    left = [job for job in some if job not in outcome.done]
-    assert sweep(left, out=tmp_path / "stopped", device="cuda", lanes=4).done
-    sweep(some, out=tmp_path / "whole", device="cuda", lanes=1)
-    for job in some:
-        toys.assert_same_bits(final(tmp_path / "stopped", job), final(tmp_path / "whole", job))
-
-
-def test_runs_share_the_images_on_the_device_and_never_write_to_them(
-    registered_toys, classification, short_turns, tmp_path
-):
-    """A recorded step's own copy of its images is written over by the next domain's; the shared ones are not."""
-    recipe = classification.recipe(MetaDR(), L2())
-    shared = load_domains(recipe, CUDA)
-    before = [each.domain.train.x.clone() for each in shared]
-    torch.cuda.synchronize()
-    sweep([Job(recipe, seed) for seed in range(2)], out=tmp_path, device="cuda", lanes=2)
-    assert all(a is b for a, b in zip(load_domains(recipe, CUDA), shared, strict=True))
-    assert all(torch.equal(each.domain.train.x, old) for each, old in zip(shared, before, strict=True))
 
 
 # Photographs and attention.

@@ -11,8 +11,9 @@ import torch
 
 from metadr import cost, provenance
 from metadr.benchmarks import make_recipe
+from metadr.clock import Clock
 from metadr.cost import Cost, estimate
-from metadr.run import _Clock, run
+from metadr.run import run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, sweep
 
@@ -47,7 +48,7 @@ def test_runs_side_by_side_tell_the_time_of_their_own_turns(registered_toys, tmp
 def test_only_turns_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 12.0, 20.0, 21.0, 23.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    clock = _Clock()
+    clock = Clock()
     with clock.running():  # from 10
         assert clock.seconds == 1  # at 11; the turn ends at 12
     with clock.running():  # from 20

@@ -13,7 +13,7 @@ ROOT = Path(metadr.__file__).parent
 # A module may import from its own package and from the rows above its own, never from its own row or below.
 LAYERS = [
     ["errors"],
-    ["settings", "files", "images", "progress", "vkitti2_classes"],
+    ["settings", "files", "images", "progress", "clock", "vkitti2_classes"],
     ["training"],
     ["core"],
     ["transforms", "models", "synthetic", "kernels"],
