@@ -115,7 +115,8 @@ def _measured(device: torch.device, *, side_by_side: bool) -> Rates:
         try:
             measured = json.loads(path.read_text())
             if measured["environment"]["gpu"] == _gpu(device):
-                rates |= _measured_in(measured, side_by_side=side_by_side)
+                found = _measured_in(measured, side_by_side=side_by_side)
+                rates |= {kind: min(rate, rates.get(kind, rate)) for kind, rate in found.items()}
         except (OSError, ValueError, KeyError, TypeError):
             continue  # another program's, or of another version
     return rates
