@@ -50,7 +50,9 @@ def pack(
 
 @app.command()
 def unpack(
-    files: Annotated[list[Path], typer.Argument(help="files that 'metadr results pack' wrote", metavar="FILE")],
+    files: Annotated[
+        list[Path], typer.Argument(help="files of 'metadr results pack', or a report's .json", metavar="FILE")
+    ],
     out: Out = Path("runs"),
     replace: Annotated[
         bool, typer.Option("--replace", help="where both are finished and their scores differ, take the pack's")

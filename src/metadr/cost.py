@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr.benchmarks import steps_of, training_of
-from metadr.core import ORACLES, Recipe
+from metadr.core import Recipe
 from metadr.display import duration
 from metadr.errors import UserError
 from metadr.lanes import Lanes
 from metadr.provenance import published_files
-from metadr.store import RunDirectory, finished_runs, whole_training
+from metadr.store import RunDirectory, finished_runs, method_name_of, whole_training
 from metadr.sweep import Job
 
 IMAGE_SIDE = {"digits": 32, "pacs": 224, "vkitti2": "1242x375"}  # of the benchmarks for which steps were measured
@@ -92,7 +92,7 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             )
             training = whole_training(identity)
             size = tuple(training[name] for name in DECIDING)
-            kind = _named(identity["benchmark"], _method_name(identity), size)
+            kind = _named(identity["benchmark"], method_name_of(identity), size)
             steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say
             if torch.device(made["device"]).type == "cpu":  # one at a time, on all cores
                 done.setdefault("own_seconds", done["seconds"])
@@ -101,11 +101,6 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a report will say what is wrong with it
     return {kind: statistics.median(values) for kind, values in rates.items()}
-
-
-def _method_name(identity: dict[str, Any]) -> str:
-    oracle = [name for name, access in ORACLES.items() if access == identity["access"]]
-    return "+".join([*oracle, *(part["part"] for part in identity["method"])]) or "naive"
 
 
 def _measured(device: torch.device, *, side_by_side: bool) -> Rates:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
-from metadr.core import Part, Recipe
+from metadr.core import ORACLES, Part, Recipe
 from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
 from metadr.parts import PARTS
@@ -109,6 +109,12 @@ def key_of(recipe: Recipe, seed: int) -> str:
 
 def key_of_identity(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def method_name_of(content: Mapping[str, Any]) -> str:
+    """`Recipe.method_name` of the run of an identity, whose parts need not be known here."""
+    oracle = [name for name, access in ORACLES.items() if access == content["access"]]
+    return "+".join([*oracle, *(part["part"] for part in content["method"])]) or "naive"
 
 
 def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:

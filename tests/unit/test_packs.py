@@ -20,6 +20,7 @@ from metadr import UserError
 from metadr.files import write_file
 from metadr.packs import pack, unpack
 from metadr.packs.content import MANIFEST, newest_moment
+from metadr.report.records import Record, pack_records, read_records
 from metadr.store import Checkpoint, RunDirectory, finished_runs, key_of_identity
 
 ENVIRONMENT = {"torch": "9"}
@@ -403,3 +404,64 @@ def test_two_processes_do_not_unpack_into_one_folder_at_once(runs: Path, tmp_pat
         holder.communicate("\n")
     assert len(unpack([tmp_path / "p"], out=runs).kept) == 2
     assert not lock.exists()
+
+
+def a_record(seed: int = 0, score: float = 0.5, **identity: Any) -> Record:
+    order = ["one", "two"]
+    content = {"benchmark": "toy", "order": order, "method": [{"part": "er"}], "access": "current", "seed": seed}
+    rows = [
+        {"after": after, "on": on, "metric": "accuracy", "value": score, "images": 9}
+        for after in ("untrained", *order)
+        for on in order
+    ]
+    made = {"gpu": "G", "torch": "9", "metadr": "0", "commit": "c", "dirty": False}
+    return Record({**content, **identity}, made, 1.5, rows)
+
+
+def test_a_report_s_file_is_unpacked_as_finished_runs(tmp_path: Path) -> None:
+    records = [a_record(0), a_record(1, access="all", method=[])]
+    (tmp_path / "table.json").write_text(pack_records(records))
+    done = unpack([tmp_path / "table.json"], out=tmp_path / "runs")
+    assert (done.finished, done.unfinished, len(done.new)) == (2, 0, 2)
+    folders = finished_runs(tmp_path / "runs")
+    names = [
+        f"er-seed0-{key_of_identity(records[0].identity)}",
+        f"oracle-all-seed1-{key_of_identity(records[1].identity)}",
+    ]
+    assert [folder.relative_to(tmp_path / "runs").as_posix() for folder in folders] == [f"toy/{name}" for name in names]
+    assert read_records(tmp_path / "runs") == records
+    before = contents(tmp_path / "runs")
+    assert len(unpack([tmp_path / "table.json"], out=tmp_path / "runs").kept) == 2
+    assert contents(tmp_path / "runs") == before
+
+
+def test_a_record_meets_its_own_run_by_the_scores_alone(tmp_path: Path) -> None:
+    """A run has more in its rows than a report keeps, such as a confusion matrix, and another order of keys."""
+    record = a_record()
+    (tmp_path / "table.json").write_text(pack_records([record]))
+    unpack([tmp_path / "table.json"], out=tmp_path / "runs")
+    (folder,) = finished_runs(tmp_path / "runs")
+    write_file(folder / "rows.json", json.dumps([{"matrix": [[9]], **row} for row in record.rows]).encode())
+    before = contents(tmp_path / "runs")
+    assert unpack([tmp_path / "table.json"], out=tmp_path / "runs", replace=True).kept
+    assert contents(tmp_path / "runs") == before
+    (tmp_path / "other.json").write_text(pack_records([a_record(score=0.25)]))
+    with pytest.raises(UserError, match="with other scores"):
+        unpack([tmp_path / "other.json"], out=tmp_path / "runs")
+    assert unpack([tmp_path / "other.json"], out=tmp_path / "runs", replace=True).replaced
+    assert read_records(tmp_path / "runs") == [a_record(score=0.25)]
+
+
+def test_two_scores_of_one_run_in_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text(pack_records([a_record(), a_record(score=0.25)]))
+    with pytest.raises(UserError, match=r"two runs of toy/er-seed0-.* Nothing was unpacked"):
+        unpack([tmp_path / "table.json"], out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '{"runs": ', '{"environments": [], "recipes": [], "runs": [{}]}'])
+def test_json_that_is_no_file_of_records_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "table.json").write_text(text)
+    with pytest.raises(UserError, match="not a file of records"):
+        unpack([tmp_path / "table.json"], out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

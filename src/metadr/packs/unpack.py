@@ -17,6 +17,7 @@ from typing import IO, Any, Literal, NamedTuple, get_args
 from metadr.data.archives import Refused, shown, unpack_into
 from metadr.errors import UserError
 from metadr.files import told
+from metadr.packs import published
 from metadr.packs.content import (
     FORMAT,
     JSON_FILES,
@@ -61,13 +62,13 @@ class _Staged(NamedTuple):
 
 
 def unpack(files: Sequence[str | Path], *, out: str | Path = "runs", replace: bool = False) -> Unpacked:
-    """Put the runs of packs into a folder of runs.
+    """Put the runs of packs, or of files of records, into a folder of runs.
 
     Of a run that is in both, the finished one stays, or the one whose newest checkpoint is further along, or that of
     the folder. A run that a process is running is left alone.
 
     Args:
-        files: packs, such as the numbered files of one `pack`.
+        files: packs, such as the numbered files of one `pack`, or files of records that a report wrote.
         out: folder of runs.
         replace: where both are finished and their scores differ, take the pack's; an error otherwise.
     """
@@ -79,10 +80,6 @@ def unpack(files: Sequence[str | Path], *, out: str | Path = "runs", replace: bo
             folder = staging / str(number)
             with told(folder):
                 folder.mkdir()
-            try:
-                unpack_into(file, folder)
-            except Refused as error:
-                raise _refused(file, error.why) from None
             runs += _runs_of(file, folder)
         conflicts = [run for run in runs if _verdict(run, root / run.name) == "conflict"]
         if conflicts and not replace:
@@ -95,12 +92,12 @@ def unpack(files: Sequence[str | Path], *, out: str | Path = "runs", replace: bo
 
 def _checked_file(file: Path) -> Path:
     if file.is_dir():
-        raise UserError(f"{file} is a folder. Give a file that 'metadr results pack' wrote.")
+        raise UserError(f"{file} is a folder. Give a file that 'metadr results pack' or 'metadr report' wrote.")
     if not file.exists():
-        raise UserError(f"No file {file}. Give a file that 'metadr results pack' wrote.")
+        raise UserError(f"No file {file}. Give a file that 'metadr results pack' or 'metadr report' wrote.")
     with told(file, "read"), file.open("rb") as opened:
         start = opened.read(len(GZIP))
-    if start != GZIP:
+    if start != GZIP and not published.is_of_records(file):
         raise _no_pack(file)
     return file
 
@@ -146,7 +143,20 @@ def _claim(lock: Path) -> IO[str]:
 
 
 def _runs_of(file: Path, folder: Path) -> list[_Staged]:
-    """The runs of an unpacked pack, after a look at every byte."""
+    """The runs of a file, each in a folder of its own below `folder`."""
+    if published.is_of_records(file):
+        runs = published.write_runs(file, folder)
+    else:
+        try:
+            unpack_into(file, folder)
+        except Refused as error:
+            raise _refused(file, error.why) from None
+        runs = _checked_runs(file, folder)
+    return [_staged(file, folder, name, files) for name, files in sorted(runs.items())]
+
+
+def _checked_runs(file: Path, folder: Path) -> dict[str, set[str]]:
+    """The files of every run of an unpacked pack, after a look at every byte."""
     runs = _manifest(file, folder)
     listed = {f"{name}/{each}": digest for name, files in runs.items() for each, digest in files.items()}
     there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
@@ -160,7 +170,7 @@ def _runs_of(file: Path, folder: Path) -> list[_Staged]:
             os.fsync(opened.fileno())  # before a rename puts it in place
         if digest != listed[name]:
             raise _damaged(file, f"the hash of {shown(name)} differs")
-    return [_staged(file, folder, name, set(files)) for name, files in sorted(runs.items())]
+    return {name: set(files) for name, files in runs.items()}
 
 
 def _manifest(file: Path, folder: Path) -> dict[str, dict[str, str]]:
@@ -227,11 +237,19 @@ def _verdict(run: _Staged, place: Path) -> Literal["new", "kept", "replaced", "c
             "that folder, or choose another --out."
         )
     if (place / "done.json").exists():
-        return "conflict" if run.finished and _json_of(place / "rows.json") != run.rows else "kept"
+        return "conflict" if run.finished and _scores(_json_of(place / "rows.json")) != _scores(run.rows) else "kept"
     if run.finished:
         return "replaced"
     moment = newest_moment(place, quiet=True)
     return "replaced" if run.reached > (moment.reached if moment else NOTHING) else "kept"
+
+
+def _scores(rows: Any) -> Any:
+    """What two runs are compared by: a file of records has no more of a run."""
+    try:
+        return {(row["after"], row["on"]): row["value"] for row in rows}
+    except UNREADABLE:
+        return rows
 
 
 def _json_of(path: Path) -> Any:
