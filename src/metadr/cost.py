@@ -97,7 +97,8 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             if torch.device(made["device"]).type == "cpu":  # one at a time, on all cores
                 done.setdefault("own_seconds", done["seconds"])
             if (torch.device(made["device"]).type, made.get("gpu")) == (device.type, _gpu(device)):
-                rates.setdefault(kind, []).append(done["own_seconds"] / steps)
+                rate = done["own_seconds"] / steps  # before there is a list of none
+                rates.setdefault(kind, []).append(rate)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a report will say what is wrong with it
     return {kind: statistics.median(values) for kind, values in rates.items()}
