@@ -1,4 +1,4 @@
-"""Finished runs tested again, with batch norm's statistics of each domain: how much of forgetting is only these?"""
+"""Finished runs tested again, by other statistics of batch norm: how much of forgetting is only these?"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,8 @@ from metadr.store import RunDirectory, finished_runs, recipe_from_identity
 
 Statistics = Literal["own", "each"]
 FILE = "rescored.json"
-OF_THE_RUN = "run"  # the statistics that a run ended with
+# What a row says of its statistics, where they are not a domain's: as the run ended, or of every tested batch.
+OF_THE_RUN, OF_THE_BATCH = "run", "batch"
 # By how much a score may be another on another device: points, or images where there are few.
 TOLERANCE, TOLERATED_IMAGES = 1.0, 2
 
@@ -36,7 +37,7 @@ class Rescored(NamedTuple):
     before: list[list[float]]
     """R[i][j], as the run found it."""
     rows: list[dict[str, Any]]
-    """The new scores, by the domain whose statistics were used and that of the test; none without batch norm."""
+    """The new scores, by the statistics that were used and the domain of the test; none without batch norm."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -119,11 +120,20 @@ def _rescored(
     test(OF_THE_RUN, domains)
     _check_reproduced(found)
     for domain in domains:
+        network.tested_in = _batch_of(domain.test.num_images, training_of(recipe).batch_size)
+        test(OF_THE_BATCH, [domain])
+    network.tested_in = None
+    for domain in domains:
         reestimate(network, domain.train.x)
         test(domain.name, [domain] if statistics == "own" else domains)
     content = {"statistics": statistics, "batch": BATCH, "environment": environment(device), "rows": found.rows}
     directory.write(FILE, content)
     return found
+
+
+def _batch_of(images: int, size: int) -> int:
+    """Images of a tested batch: as many as in training, or a few more where one alone would be left over."""
+    return next((each for each in range(size, size + images) if images % each != 1), size)
 
 
 def finished_run(path: Path, data: Mapping[str, str]) -> tuple[RunDirectory, Recipe]:

@@ -18,8 +18,8 @@ from metadr.benchmarks import BENCHMARKS
 from metadr.engine.network import Network
 from metadr.engine.reestimate import Tally, norms_of, reestimate
 from metadr.evaluate import confusion, score
-from metadr.report.regained import regained_rows, text_regained, write_regained
-from metadr.rescore import FILE, OF_THE_RUN, Rescored, rescore
+from metadr.report.regained import final_rows, regained_rows, text_regained, write_regained
+from metadr.rescore import FILE, OF_THE_BATCH, OF_THE_RUN, Rescored, _batch_of, rescore
 from metadr.store import RunDirectory
 
 
@@ -155,12 +155,29 @@ def test_every_domain_is_scored_with_its_own_statistics(finished: metadr.Result,
     for domain in classification.domains:
         reestimate(network, domain.train.x)
         assert found.on(domain.name, domain.name) == score(network.task, confusion(network, domain.test))
-    assert len(found.rows) == 2 * len(found.order)
+    assert len(found.rows) == 3 * len(found.order)
     end = finished.scores[-1]
     assert found.forgotten == pytest.approx(-finished.summary.bwt)
     assert found.regained == pytest.approx(
         sum(found.on(name, name) - end[j] for j, name in enumerate(found.order[:2])) / 2
     )
+
+
+def test_a_run_is_scored_by_tested_batches_as_if_it_had_been_tested_so(registered_toys: Any, tmp_path: Path) -> None:
+    toy = registered_toys["classification"]
+    plain = metadr.run(toy.recipe(overrides=(("steps", 8),)), out=tmp_path, device="cpu")
+    by_batch = metadr.run(toy.recipe(overrides=(("steps", 8), ("tested_by", "batch"))), out=tmp_path, device="cpu")
+    found = only(rescore([plain.path], device="cpu"))
+    assert [found.on(name, OF_THE_BATCH) for name in found.order] == by_batch.scores[-1]
+    assert by_batch.scores[-1] != plain.scores[-1]
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "expected"), [(12, 8, 8), (9, 8, 9), (9001, 8, 11), (65, 64, 65), (3, 64, 64)]
+)
+def test_no_image_is_a_batch_of_its_own(images: int, size: int, expected: int) -> None:
+    assert _batch_of(images, size) == expected
+    assert images % expected != 1
 
 
 def test_a_domain_that_was_never_trained_on_is_left_out(registered_toys: Any, tmp_path: Path) -> None:
@@ -174,7 +191,7 @@ def test_a_domain_that_was_never_trained_on_is_left_out(registered_toys: Any, tm
 
 def test_each_domain_s_statistics_on_all_domains(finished: metadr.Result, classification: Any) -> None:
     own, each = (only(rescore([finished.path], statistics=which, device="cpu")) for which in ("own", "each"))
-    assert len(each.rows) == len(each.order) * (1 + len(each.order))
+    assert len(each.rows) == len(each.order) * (2 + len(each.order))
     for name in each.order:
         assert each.on(name, name) == own.on(name, name)
     network = left_network(finished, classification)
@@ -259,6 +276,10 @@ def rescored(seed: int, end: list[float], own: list[float], **changes: Any) -> R
     identity = {"benchmark": "toy", "order": order, "method": [], "access": "current", "memory_per_domain": 0}
     before = [[0.0] * 3, [90.0] * 3, [90.0] * 3, [*end, 90.0]]
     rows = [{"statistics": name, "on": name, "value": value} for name, value in zip(order, [*own, 91.0], strict=True)]
+    rows += [
+        {"statistics": OF_THE_RUN, "on": name, "value": value} for name, value in zip(order, before[-1], strict=True)
+    ]
+    rows += [{"statistics": OF_THE_BATCH, "on": name, "value": 50.0 + seed} for name in order]
     return Rescored(
         Path("run"), {**identity, "training": {"batch_norm": "clean"}, "seed": seed, **changes}, before, rows
     )
@@ -275,8 +296,17 @@ def test_a_table_of_what_is_regained(tmp_path: Path) -> None:
         ["Naive", "55.0 ± 7.1", "75.0 ± 0.0", "35.0 ± 7.1", "20.0 ± 7.1", "1.0 ± 0.0", "2"],
         ["Naive + DR", "80.0", "81.0", "10.0", "1.0", "1.0", "1"],
     ]
+    ((_, (head, *lines)),) = final_rows([*naive, dr, nothing]).items()
+    assert head == ["method", "tested by", "red", "green", "blue"]
+    assert lines[:3] == [
+        ["Naive", "running", "45.0 ± 7.1", "65.0 ± 7.1", "90.0 ± 0.0"],
+        ["", "own", "70.0 ± 0.0", "80.0 ± 0.0", "91.0 ± 0.0"],
+        ["", "batch", "50.5 ± 0.7", "50.5 ± 0.7", "50.5 ± 0.7"],
+    ]
+    assert [line[0] for line in lines[3:]] == ["Naive + DR", "", ""]
     page, data = write_regained([*naive, dr], tmp_path / "new" / "statistics")
     assert "| Naive + DR | 80.0 | 81.0 | 10.0 | 1.0 | 1.0 | 1 |" in page.read_text()
+    assert "| Naive + DR | running | 80.0 | 80.0 | 90.0 |\n|  | own | 80.0 | 82.0 | 91.0 |" in page.read_text()
     assert [each["before"] for each in json.loads(data.read_text())] == [each.before for each in (*naive, dr)]
     (table,) = text_regained([*naive, dr])
     assert table.row_count == 2
