@@ -115,3 +115,33 @@ def test_networks_of_timm_by_name(name: str, classification) -> None:
     learner.begin_domain(split, first=False)
     (second,), still = learner.steps(1).read()
     assert finite and still and math.isfinite(first["meta-dr"]) and math.isfinite(second["loss"])
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "last"),
+    [
+        ("resnet18_no_pooling", 11_181_642, (512, 2, 2)),
+        ("resnet18_small_images", 11_173_962, (512, 4, 4)),
+        ("resnet18_narrow", 1_094_750, (160, 4, 4)),
+    ],
+)
+def test_resnet18_behind_other_first_layers(name: str, parameters: int, last: tuple[int, ...]) -> None:
+    """Torchvision's own has 11,181,642 parameters, and a pixel at its end; GEM's has 20 channels in its first layer."""
+    drawn = []
+    for each in (name, "resnet18"):
+        torch.manual_seed(0)
+        drawn.append(models.build(each, 10))
+    network, original = drawn
+    assert sum(each.numel() for each in network.parameters()) == parameters
+    seen = []
+    network.layer4.register_forward_hook(lambda layer, inputs, output: seen.append(output.shape[1:]))
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert seen == [last]
+    if name != "resnet18_narrow":  # all but the first layer is torchvision's, to the bit
+        ours, theirs = (dict(each.named_parameters()) for each in (network, original))
+        assert all(torch.equal(ours[key], value) for key, value in theirs.items() if key != "conv1.weight")
+    for layer in network.modules():  # drawn as torchvision draws them
+        if isinstance(layer, nn.Conv2d):
+            fan_out = layer.out_channels * layer.kernel_size[0] * layer.kernel_size[1]
+            few = layer.weight.numel() < 10_000
+            assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.1 if few else 0.03)

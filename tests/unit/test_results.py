@@ -11,7 +11,9 @@ import pytest
 from metadr.cli_report import comparison
 from metadr.recipes import COMPARED
 from metadr.report import group, markdown, read_records, rendered
+from metadr.report.regained import regained_rows, write_regained
 from metadr.report.verdicts import FAMILIES, judge, markdown_claims
+from metadr.rescore import Rescored
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +72,23 @@ def test_the_page_says_where_svhn_is_lost_on_p2():
     page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
     assert f"has {before[0]} after MNIST-M (DR {before[1]}, Naive {before[2]})" in page
     assert f"and {after[0]} after MNIST ({after[1]}, {after[2]})" in page
+
+
+def test_runs_tested_by_other_statistics_are_shown_as_they_were_found(tmp_path):
+    path = ROOT / "results" / "rescored.json"
+    found = [Rescored(path, each["identity"], each["before"], each["rows"]) for each in json.loads(path.read_text())]
+    for written in write_regained(found, tmp_path / "rescored"):
+        assert written.read_bytes() == (path.parent / written.name).read_bytes()
+    rows = {(sequence[:9], title): cells for sequence, each in regained_rows(found).items() for title, *cells in each}
+    titles = dict.fromkeys(("Naive", "Naive + DR"), ("(later_lr 3e-05)", "(later_lr 3e-05)"))
+    titles["Meta-DR"] = ("(adapt 1.0, per batch, recall 1.0, later_lr 3e-05)", "(per batch, later_lr 3e-05)")
+    shown = [
+        [method, *rows["digits: m", f"{method} {on_p1}"][:2], *rows["digits: s", f"{method} {on_p2}"][:2]]
+        for method, (on_p1, on_p2) in titles.items()
+    ]
+    page = (ROOT / "docs" / "reproduce.md").read_text().partition("<!-- rescored -->\n")[2]
+    lines = itertools.takewhile(lambda line: line.startswith("|"), page.splitlines())
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines][2:] == shown
 
 
 def test_published_claims_are_those_of_the_published_tables():

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from metadr.errors import UserError, unknown
 from metadr.models import encoders, libraries
 from metadr.models import weights as files
+from metadr.models.resnet18 import resnet18_narrow, resnet18_no_pooling, resnet18_small_images
 from metadr.models.resnet_v1 import resnet50_v1
-from metadr.models.small import resnet18_small_images, small_resnet, tiny_resnet
+from metadr.models.small import small_resnet, tiny_resnet
 from metadr.models.unet import small_unet, tiny_unet
 from metadr.models.weights import FROM_A_FILE, IMAGENET, fill, kind_of, last_layer
 
@@ -16,6 +17,8 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "small_resnet": small_resnet,
     "tiny_resnet": tiny_resnet,
     "resnet18_small_images": resnet18_small_images,
+    "resnet18_no_pooling": resnet18_no_pooling,
+    "resnet18_narrow": resnet18_narrow,
     "resnet50_v1": resnet50_v1,
     "small_unet": small_unet,
     "tiny_unet": tiny_unet,

@@ -36,20 +36,6 @@ def small_resnet(num_classes: int) -> nn.Module:
     return _resnet((24, 48, 96), num_classes)
 
 
-def resnet18_small_images(num_classes: int) -> nn.Module:
-    """torchvision's ResNet-18 with the first layers that are usual for small images: 3x3, and nothing halves the side.
-
-    At 32x32 the original sees 8x8 after its first two layers, and a single pixel at its end.
-    """
-    from torchvision.models import resnet18  # takes a second: not before it must
-
-    network: nn.Module = resnet18(num_classes=num_classes)
-    network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    network.maxpool = nn.Identity()
-    return network
-
-
 def tiny_resnet(num_classes: int) -> nn.Module:
     """Two residual blocks of 4 and 8 channels: for `--tiny` and for tests."""
     return _resnet((4, 8), num_classes)

@@ -2,10 +2,10 @@
 
 metadr sweep calibration4     from MNIST to the others: how transformations are drawn, how images are read
 metadr sweep calibration4n    the same with the data as read by default, three seeds, and by which statistics tests go
-metadr sweep calibration4m    the same with T as chosen, by the network's first layers
+metadr sweep calibration4m    the same with T as chosen, by the network's first layers and what it starts from
 metadr sweep calibration3     one term of Meta-DR at a time: how its transformation is drawn, which passes count for
                               batch norm
-metadr sweep calibration3n    the nearest of these, three seeds, and by which statistics tests go
+metadr sweep calibration3n    the nearest of these, three seeds
 metadr report calibration4    every point, by how far it is from the paper's numbers
 
 Table 1, P2, PACS and the orders of domains are no part of either: the study is judged by them.
@@ -16,6 +16,7 @@ from typing import Any
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
+from metadr.models import FROM_A_FILE
 from metadr.recipes.digits import SYN, p1
 from metadr.recipes.table import Row, Table
 from metadr.recipes.table4 import OTHERS
@@ -25,13 +26,15 @@ FIRST = (0, 5000)
 RESIZES = ("lanczos", "bilinear", "pad")
 PER = ("batch", "image")
 PICKS = ("operation", "pair")
-NETWORKS = {"resnet18": "7x7 by 2 and pooling", "resnet18_small_images": "3x3"}
-POLICIES = ("clean", "clean+recall+adapt", "all")
-STATISTICS: dict[str, dict[str, Any]] = {
-    "running statistics of all passes": {"batch_norm": "all"},
-    "running statistics of the clean pass": {"batch_norm": "clean"},
-    "batch statistics": {"tested_by": "batch"},
+OTHER_NETWORKS: dict[str, dict[str, Any]] = {
+    "ResNet-18, first 7x7 by 2": {"model": "resnet18_no_pooling"},
+    "ResNet-18, first 3x3": {"model": "resnet18_small_images"},
+    "ResNet-18, first 3x3, of 20 channels": {"model": "resnet18_narrow"},
+    "ResNet-50": {"model": "resnet50_v1"},
+    "ResNet-50 with ImageNet weights": {"model": "resnet50_v1", "weights": FROM_A_FILE, "scaling": "imagenet"},
 }
+NETWORKS = {"ResNet-18, first 7x7 by 2 and pooling": {}, **OTHER_NETWORKS}
+POLICIES = ("clean", "clean+recall+adapt", "all")
 TERMS: dict[str, dict[str, Any]] = {"recall": {"adapt": 0.0}, "adapt": {"recall": 0.0}}
 
 
@@ -63,31 +66,31 @@ def with_seeds(tiny: bool = False) -> Table:
 
 def networks(tiny: bool = False) -> Table:
     rows = []
-    for model, tested_by in itertools.product(NETWORKS, ("running", "batch")):
-        fields = {"order": ("mnist",), "tested": OTHERS, "tested_by": tested_by, **({} if tiny else {"model": model})}
-        point = {"first layers": NETWORKS[model], "tested by": f"{tested_by} statistics"}
-        rows.append(_row("without DR", make_recipe("digits", "naive", tiny=tiny, **fields), 3, **point))
-        rows.append(_row("with DR", make_recipe("digits", "dr", tiny=tiny, transforms="psi2", **fields), 3, **point))
-    about = "digits, from MNIST to the others: the network's first layers, by which statistics tests go"
+    for network, changes in NETWORKS.items():
+        fields = {"order": ("mnist",), "tested": OTHERS, **({} if tiny else changes)}
+        rows.append(_row("without DR", make_recipe("digits", "naive", tiny=tiny, **fields), 3, network=network))
+        dr = make_recipe("digits", "dr", tiny=tiny, transforms="psi2", **fields)
+        rows.append(_row("with DR", dr, 3, network=network))
+    about = "digits, from MNIST to the others: the network, and what it starts from"
     return Table("calibration4m", about, tuple(rows), (SYN,), beside="table4")
 
 
 def one_term(tiny: bool = False) -> Table:
-    rows = []
-    for (term, without), per, policy in itertools.product(TERMS.items(), PER, POLICIES):
-        recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without)
-        rows.append(_row(term, recipe, T=_drawn(per), **{"batch norm moved by": policy}))
     about = "digits P1, one term of Meta-DR: how T is drawn, batch norm's passes"
-    return Table("calibration3", about, tuple(rows), (SYN,), beside="table3")
+    return _one_term("calibration3", about, POLICIES, 1, tiny=tiny)
 
 
 def one_term_with_seeds(tiny: bool = False) -> Table:
+    about = "digits P1, one term of Meta-DR, three seeds: how T is drawn, batch norm's passes"
+    return _one_term("calibration3n", about, ("all", "clean"), 3, tiny=tiny)
+
+
+def _one_term(name: str, about: str, policies: tuple[str, ...], seeds: int, *, tiny: bool) -> Table:
     rows = []
-    for (term, without), per, statistics in itertools.product(TERMS.items(), PER, STATISTICS):
-        recipe = p1("meta-dr", tiny=tiny, per=per, **STATISTICS[statistics], **without)
-        rows.append(_row(term, recipe, 3, T=_drawn(per), **{"tested by": statistics}))
-    about = "digits P1, one term of Meta-DR: how T is drawn, by which statistics tests go"
-    return Table("calibration3n", about, tuple(rows), (SYN,), beside="table3")
+    for (term, without), per, policy in itertools.product(TERMS.items(), PER, policies):
+        recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without)
+        rows.append(_row(term, recipe, seeds, T=_drawn(per), **{"batch norm moved by": policy}))
+    return Table(name, about, tuple(rows), (SYN,), beside="table3")
 
 
 def _row(title: str, recipe: Recipe, seeds: int = 1, /, **point: str) -> Row:
