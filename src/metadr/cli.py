@@ -20,6 +20,7 @@ from metadr.display import Watch, duration, working
 from metadr.engine.ground import pick_device
 from metadr.errors import UserError
 from metadr.images import write_picture
+from metadr.models import FROM_A_FILE, kind_of
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
@@ -132,6 +133,8 @@ def run(
 
         watch.begin(title)
         prepare(made, tell)
+        if known := listing.begun(RunDirectory(out, made, seed)):
+            console.print(known)
         result = run_recipe(
             made,
             seed,
@@ -141,7 +144,10 @@ def run(
             capture=not eager,
             watch=look,
         )
-    print_tables(read_records(result.path))
+    records = read_records(result.path)
+    print_tables(records)
+    if kind_of(training_of(made).weights) == FROM_A_FILE:
+        console.print(listing.before_and_after(*records))
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
 
 

@@ -34,8 +34,12 @@ def claims(
     """Put the paper's claims to finished runs: each holds, does not hold, or is not decided by so few."""
     records = [record for source in sources or [runs] for record in read_records(source)]
     verdicts = judge(records, FAMILIES[of])
-    console.print(text_claims(verdicts))
+    tested = [verdict for verdict in verdicts if verdict.found]
+    if tested:
+        console.print(text_claims(tested))
     console.print(reading(verdicts), soft_wrap=True)
+    if len(tested) < len(verdicts):
+        console.print(f"Not shown: {len(verdicts) - len(tested)} claims without runs; -o FILE writes all.")
     for note in dict.fromkeys(verdict.note for verdict in verdicts if verdict.note and verdict.found):
         console.print(f"  {escape(note)}", soft_wrap=True)
     if output:

@@ -16,7 +16,10 @@ from metadr.errors import unknown
 from metadr.parts import PARTS, RECOMMENDED
 from metadr.parts.recommended import CHOSEN_ON
 from metadr.recipes import TABLES, get_table
+from metadr.report import Record
 from metadr.report.write import PICTURES
+from metadr.run import UNTRAINED
+from metadr.store import RunDirectory
 from metadr.survey import Survey
 from metadr.transforms import SETS, TRANSFORMS
 
@@ -269,9 +272,32 @@ def _transforms() -> list[TextTable]:
 
 
 def _models() -> list[TextTable]:
+    rows = [(name, (build.__doc__ or "").split("\n\n")[0].rstrip(".")) for name, build in models.MODELS.items()]
+    rows += [
+        (name, f"a U-Net around {encoder}, by segmentation-models-pytorch")
+        for name, encoder in models.encoders.NAMES.items()
+    ]
+    rows += [(name, "torchvision's") for name in models.libraries.torchvision_names()]
     count = len(models.libraries.timm_names())
-    timm = f"timm/NAME: any of {count:,}, by name" if count else "with 'pip install metadr[timm]': those of timm"
-    return [_table("models", ("name",), [*((name,) for name in models.model_names()), (timm,)])]
+    timm = f"any of {count:,}, by name" if count else "with 'pip install metadr[timm]'"
+    return [_table("models", ("name", "what"), [*rows, ("timm/NAME", timm)])]
+
+
+def begun(directory: RunDirectory) -> str:
+    """Whether a run has been here before."""
+    if directory.finished:
+        return "This run was finished before: it is only shown."
+    return "Going on from the last checkpoint." if directory.checkpoints() else ""
+
+
+def before_and_after(record: Record) -> TextTable:
+    """What a run that started from weights made of them, on every domain it was tested on."""
+    values = {(row["after"], row["on"]): row["value"] for row in record.rows}
+    rows = []
+    for domain in (*record.order, *record.tested):
+        before, after = values[UNTRAINED, domain], record.final(domain)
+        rows.append((domain, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"))
+    return _table("from its weights", ("domain", "before", "after", "change"), rows)
 
 
 KINDS: dict[str, Callable[[], list[TextTable]]] = {

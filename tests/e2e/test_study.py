@@ -21,6 +21,7 @@ def test_claims_are_judged_from_a_file_of_records(command: Command, tmp_path: Pa
     ended = command("claims", RESULTS / "demo.json", "-o", page)
     assert (ended.code, ended.err) == (0, "")
     assert f"{len(CLAIMS)} claims: 0 holds, 0 does not hold, 0 not decided, {len(CLAIMS)} no runs." in ended.out
+    assert f"Not shown: {len(CLAIMS)} claims without runs; -o FILE writes all." in ended.out
     assert all(len(line) <= 120 for line in ended.out.split(f"{len(CLAIMS)} claims")[0].splitlines())
     assert ended.out.endswith(f"Wrote {page}\n")
     assert page.read_text().count("| no runs |") == len(CLAIMS)

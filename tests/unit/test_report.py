@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metadr.listing import before_and_after
 from metadr.report import Record, csv_table, group, markdown, read_records, sequence_figure, write_report
 from metadr.report.tables import cell
 
@@ -76,6 +77,18 @@ def test_a_table_of_one_run_shows_no_spread() -> None:
     assert rule == ["---", *["---:"] * 8]
     # R = untrained (10, 20), after a (90, 30), after b (70, 80): BWT 70 - 90, FWT 30 - 20, forgetting 90 - 70.
     assert row == ["Naive", "70.0", "80.0", "75.0", "70.0", "-20.0", "10.0", "20.0", "1"]
+
+
+def test_of_one_domain_there_is_nothing_kept_or_forgotten() -> None:
+    one = record(order=["a"], tested=["b"], scores=[[10.0, 20.0], [90.0, 30.0], [0.0, 0.0]])
+    assert table(one)[2] == ["Naive", "90.0", "30.0", "90.0", "-", "-", "-", "-", "1"]
+    shown = before_and_after(one)
+    assert [[*column.cells] for column in shown.columns] == [
+        ["a", "b"],
+        ["10.0", "20.0"],
+        ["90.0", "30.0"],
+        ["+80.0", "+10.0"],
+    ]
 
 
 def test_a_table_of_three_seeds() -> None:

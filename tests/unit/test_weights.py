@@ -74,6 +74,9 @@ def test_weights_of_another_network_are_refused(change, told: str, tmp_path: Pat
     save_file(state, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match=f"do not fit model 'tiny_resnet': .*{told}.* Choose the network"):
         models.build("tiny_resnet", 10, str(tmp_path / "w.safetensors"))
+    with pytest.raises(UserError, match=f"do not fit model 'tiny_resnet': .*{told}.* Choose the network"):
+        run(tiny(tmp_path / "w.safetensors"), out=tmp_path / "runs", device="cpu")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -263,6 +266,7 @@ def test_a_u_net_is_filled_with_a_whole_network_too(tmp_path: Path) -> None:
     pytest.importorskip("segmentation_models_pytorch")
     state = models.build("unet_resnet18", 3).state_dict()
     save_file(state, tmp_path / "whole.safetensors")
+    models.check_fits("unet_resnet18", str(tmp_path / "whole.safetensors"))
     again = models.build("unet_resnet18", 3, str(tmp_path / "whole.safetensors")).state_dict()
     assert all(torch.equal(again[name], value) for name, value in state.items())
 

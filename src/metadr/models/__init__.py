@@ -1,8 +1,9 @@
 """Networks by name: the project's own, U-Nets around a ResNet, the classifiers of torchvision and timm; and weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from metadr.errors import UserError, unknown
 from metadr.models import encoders, libraries
@@ -29,6 +30,7 @@ __all__ = [
     "IMAGENET",
     "MODELS",
     "build",
+    "check_fits",
     "check_model",
     "check_weights",
     "content_of",
@@ -83,6 +85,17 @@ def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ())
         files.check_classes(weights, architecture, classes)
 
 
+def check_fits(name: str, weights: str | None) -> None:
+    """Refuse a file whose weights are not those of a network, by their names and shapes, before anything is made."""
+    if weights is None or kind_of(weights) != FROM_A_FILE:
+        return
+    given = files.shapes_of(weights, architecture_of(name))
+    with torch.device("meta"):  # where numbers take neither memory nor time
+        network = _fresh(name, num_classes=2)
+    part, head = _filled(name, network, given)
+    files.fitting(part, given, head=head, model=name, origin=weights)
+
+
 def prepare_weights(name: str, weights: str | None) -> None:
     """Download what a network starts from, where that was not done before: once, before anything waits for it."""
     if weights == IMAGENET:
@@ -107,7 +120,7 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
     return network
 
 
-def _filled(name: str, network: nn.Module, state: Mapping[str, Tensor]) -> tuple[nn.Module, str]:
+def _filled(name: str, network: nn.Module, state: Iterable[str]) -> tuple[nn.Module, str]:
     """What of a network starts from weights, and the layer that may be another."""
     whole = any("decoder." in each for each in state)  # a run's own network, not ImageNet's
     if name in encoders.NAMES and not whole:

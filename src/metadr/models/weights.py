@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from metadr.errors import UserError
 from metadr.files import data_root
 
+Shape = tuple[int, ...]
+
 IMAGENET = "imagenet"
 FROM_A_FILE = "file"
 CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
@@ -99,32 +101,41 @@ def last_layer(network: nn.Module) -> str:
     return [name for name, _ in network.named_parameters()][-1].rpartition(".")[0]
 
 
+def shapes_of(weights: str, network: str) -> dict[str, Shape]:
+    """The names and shapes of what a file holds; of its numbers nothing is read."""
+    with safe_open(file_of(weights, network), framework="pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, it is no dict
+
+
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: str, origin: str) -> None:
     """Put weights into a network. Only the layer `head` may be another on one side, or missing: it is left as it is."""
+    given = {name: tuple(value.shape) for name, value in state.items()}
     own = network.state_dict()
+    with torch.no_grad():
+        for name in fitting(network, given, head=head, model=model, origin=origin):
+            own[name].copy_(state[name])
+
+
+def fitting(network: nn.Module, given: Mapping[str, Shape], *, head: str, model: str, origin: str) -> list[str]:
+    """The names of what a network takes from weights of these shapes, or one sentence on why it cannot."""
+    own = {name: tuple(value.shape) for name, value in network.state_dict().items()}
 
     def free(name: str) -> bool:
         return name.rpartition(".")[0] == head or name.endswith(COUNTERS)
 
-    strange = next((name for name in state if name not in own and not free(name)), None)
+    strange = next((name for name in given if name not in own and not free(name)), None)
     if strange is not None:
         raise _misfit(origin, model, f"it has '{strange}', which the network has not")
-    taken = {}
-    for name, value in own.items():
-        given = state.get(name)
-        if given is not None and given.shape == value.shape:
-            taken[name] = given
-        elif not free(name):
-            what = "is missing" if given is None else f"is {_size(given)} instead of {_size(value)}"
+    for name, shape in own.items():
+        if given.get(name) != shape and not free(name):
+            what = "is missing" if name not in given else f"is {_size(given[name])} instead of {_size(shape)}"
             raise _misfit(origin, model, f"'{name}' {what}")
-    with torch.no_grad():
-        for name, value in taken.items():
-            own[name].copy_(value)
+    return [name for name, shape in own.items() if given.get(name) == shape]
 
 
 def _misfit(origin: str, model: str, what: str) -> UserError:
     return UserError(f"The weights {origin} do not fit model '{model}': {what}. Choose the network they were made for.")
 
 
-def _size(value: Tensor) -> str:
-    return "x".join(map(str, value.shape)) or "a number"
+def _size(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "a number"

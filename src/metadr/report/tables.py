@@ -104,12 +104,19 @@ def _cells(groups: list[Group], summaries: tuple[str, ...], ddof: int) -> list[l
         [
             each.title,
             *(cell(each.final(name), ddof=ddof) for name in domains),
-            *(cell(each.summary(SUMMARY_COLUMNS[name]), ddof=ddof) for name in summaries),
+            *(_summary(each, name, ddof) for name in summaries),
             str(len(each.records)),
         ]
         for each in groups
     ]
     return [head, *body]
+
+
+def _summary(each: Group, name: str, ddof: int) -> str:
+    """What a sequence comes to; of one domain only the score itself is anything."""
+    if len(each.order) == 1 and name != "ACC":
+        return "-"
+    return cell(each.summary(SUMMARY_COLUMNS[name]), ddof=ddof)
 
 
 def _told_apart(groups: list[Group]) -> list[Group]:
