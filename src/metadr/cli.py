@@ -21,6 +21,7 @@ from metadr.engine.ground import pick_device
 from metadr.errors import UserError
 from metadr.images import write_picture
 from metadr.models import FROM_A_FILE, kind_of
+from metadr.packs import unlike_images
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
@@ -146,8 +147,12 @@ def run(
         )
     records = read_records(result.path)
     print_tables(records)
-    if kind_of(training_of(made).weights) == FROM_A_FILE:
-        console.print(listing.before_and_after(*records))
+    file = training_of(made).weights
+    if file is not None and kind_of(file) == FROM_A_FILE:
+        (record,) = records
+        console.print(listing.before_and_after(record))
+        if unlike := unlike_images(file, record.identity, record.environment):
+            console.print(unlike, soft_wrap=True)
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
 from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import libraries
-from metadr.packs import Written, write_weights
+from metadr.packs import Written, unlike_images, write_weights
 from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
 from metadr.report.records import read_records
@@ -253,6 +253,11 @@ def test_a_run_goes_on_from_the_network_of_another(tmp_path: Path) -> None:
     then = run(tiny(tmp_path / "first.safetensors", order=("street",), tested=("handwritten", "blended")), out=tmp_path)
     before = {row["on"]: row["value"] for row in then.rows if row["after"] == "untrained"}
     assert {name: before[name] for name in at_its_end} == at_its_end
+    (record,) = read_records(then.path)
+    assert unlike_images(str(tmp_path / "first.safetensors"), record.identity, record.environment) == ""
+    larger = {**record.environment, "images": [48, 64]}
+    told = unlike_images(str(tmp_path / "first.safetensors"), record.identity, larger)
+    assert told == "Note: its weights were made with images of 32x32 x / 255, and here they are of 64x48 x / 255."
 
     module = models.build("tiny_resnet", 10)
     module.load_state_dict(load_file(tmp_path / "first.safetensors"))

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 
+from metadr import models
 from metadr.errors import UserError
 from metadr.files import write_file
+from metadr.models.weights import file_of
 from metadr.store import RunDirectory, whole_training
 
 SCALED = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
@@ -44,13 +47,30 @@ def write_weights(run: str | Path, file: str | Path) -> Written:
             "'metadr results pack --checkpoints', or remove the run and run it again."
         )
     training, order, made = whole_training(identity), tuple(identity["order"]), directory.read("environment.json")
-    images = "x".join(str(side) for side in reversed(made.get("images", ()))) + f" {SCALED[training['scaling']]}"
     learnt = order[: checkpoint.position["stage"]]
-    written = Written(training["model"], learnt, order, tuple(made.get("classes", ())), images.strip())
+    images = _images(identity, made)
+    written = Written(training["model"], learnt, order, tuple(made.get("classes", ())), images)
     told = {**{name: json.dumps(value) for name, value in written._asdict().items()}, "format": "pt"}
     Path(file).parent.mkdir(parents=True, exist_ok=True)
     write_file(Path(file), _in_order(save_tensors(checkpoint.network, metadata=told)))
     return written
+
+
+def unlike_images(weights: str, identity: dict[str, Any], environment: dict[str, Any]) -> str:
+    """A sentence where a run's images are of another size or scale than those that its weights were made with."""
+    model = models.architecture_of(whole_training(identity)["model"])
+    with safe_open(file_of(weights, model), framework="pt") as file:
+        theirs = json.loads((file.metadata() or {}).get("images", '""'))
+    ours = _images(identity, environment)
+    if not theirs or theirs == ours:
+        return ""
+    return f"Note: its weights were made with images of {theirs}, and here they are of {ours}."
+
+
+def _images(identity: dict[str, Any], environment: dict[str, Any]) -> str:
+    """The size of a run's images and how they are scaled."""
+    size = "x".join(str(side) for side in reversed(environment.get("images", ())))
+    return f"{size} {SCALED[whole_training(identity)['scaling']]}".strip()
 
 
 def _in_order(data: bytes) -> bytes:
