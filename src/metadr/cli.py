@@ -17,6 +17,7 @@ from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe
 from metadr.cost import estimate
 from metadr.display import Watch, duration, working
+from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.engine.ground import pick_device
 from metadr.errors import UserError
 from metadr.images import write_picture
@@ -134,8 +135,7 @@ def run(
 
         watch.begin(title)
         prepare(made, tell)
-        if known := listing.begun(RunDirectory(out, made, seed)):
-            console.print(known)
+        begun = listing.begun(RunDirectory(out, made, seed))
         result = run_recipe(
             made,
             seed,
@@ -146,6 +146,8 @@ def run(
             watch=look,
         )
     records = read_records(result.path)
+    if begun:
+        console.print(begun)
     print_tables(records)
     file = training_of(made).weights
     if file is not None and kind_of(file) == FROM_A_FILE:
@@ -232,6 +234,11 @@ def main() -> None:
     except Stopped as stopped:
         errors.print(f"Stopped. {stopped}", soft_wrap=True)
         raise SystemExit(130) from None
+    except RuntimeError as error:
+        if not found_no_memory(error):
+            raise
+        errors.print(f"[bold red]Error:[/] {escape(out_of_memory(error))}", soft_wrap=True)
+        raise SystemExit(2) from None
 
 
 def _as_asked(tables: list[Table], fields: dict[str, str], weights: str | None, *, tiny: bool) -> list[Table]:
@@ -312,11 +319,11 @@ def _sweep_and_report(
     started = time.monotonic()
     with stop, Watch(console) as watch:
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
-    if stop.interrupted:
+    left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
+    if stop.interrupted and left:
         raise Stopped
     for table in tables:
         _report(table, out)
-    left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if jobs.missing:
         ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
         names = ", ".join(table.name for table in tables)

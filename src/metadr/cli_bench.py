@@ -153,6 +153,8 @@ def bench_sweep(
         so_far=lambda known: _write_json(known, output),
     )
     console.print(listing.sweep_speeds(measured))
+    for name, reason in measured["left_out"].items():
+        console.print(f"{name}: left out, {reason}", soft_wrap=True, markup=False)
     _keep(measured, output)
 
 

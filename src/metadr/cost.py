@@ -1,4 +1,4 @@
-"""What a sweep will take, before it starts: from measured steps on a GPU, else from finished runs of the same kind."""
+"""What a sweep will take, before it starts: from finished runs of the same kind, else from measured steps on a GPU."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device, *, lane
     for job in jobs:
         own = _steps_left(job, out)
         kind = _kind(job.recipe)
-        rate = measured.get(kind, finished.get(kind))
+        rate = finished.get(kind, measured.get(kind))  # runs of one's own have tests and a beginning in them
         steps += own
         if rate is None:
             unknown[job.recipe.method_name] += 1

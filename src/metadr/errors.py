@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES = 40  # in a sentence
+
 
 class UserError(Exception):
     """Something the caller can put right. The command line prints it as it is and exits with 2."""
@@ -20,5 +22,6 @@ def unknown(kind: str, name: object, known: Iterable[str], *, within: str = "", 
     """
     names = sorted(known)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    nearest = f"Closest: '{close[0]}'." if close else f"Known: {', '.join(names) or 'none'}."
+    shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more"]
+    nearest = f"Closest: '{close[0]}'." if close else f"Known: {', '.join(shown) or 'none'}."
     return UserError(f"No {kind} '{name}'{within}. {nearest}" + (f" {hint}" if hint else ""))

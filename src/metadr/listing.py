@@ -287,7 +287,7 @@ def begun(directory: RunDirectory) -> str:
     """Whether a run has been here before."""
     if directory.finished:
         return "This run was finished before: it is only shown."
-    return "Going on from the last checkpoint." if directory.checkpoints() else ""
+    return "This run went on from a checkpoint." if directory.checkpoints() else ""
 
 
 def before_and_after(record: Record) -> TextTable:

@@ -19,7 +19,7 @@ from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
 from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner, stream_seed
-from metadr.engine.log import LOOK_EVERY, Taken
+from metadr.engine.log import Taken, steps_in
 from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.evaluate import Summary, Told, details, score, suite_iou, summarise, tell
@@ -29,6 +29,7 @@ from metadr.store import Checkpoint, RunDirectory
 UNTRAINED = "untrained"
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
 LOOK_SECONDS = 0.5  # than some steps, as many as this takes
+PATIENCE_SECONDS = 4.0  # on a CPU fewer, where so many would take longer: who asks it to stop waits for them
 # Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
 # device to itself while it waits for room there.
 TURN_SECONDS = 0.02
@@ -263,8 +264,11 @@ class _Sequence:
             left = min(left, self.epochs.steps_left(self._launched))
         while left:
             num_steps = min(left, self._turn)
+            started = time.monotonic()
             self.learner.launch(num_steps)
             self._launched, left = self._launched + num_steps, left - num_steps
+            if self.device.type == "cpu":  # where they have been taken when this returns
+                self._chunk = min(CHUNK, steps_in(PATIENCE_SECONDS, num_steps, time.monotonic() - started))
             if left:
                 yield None
         self._flying.append(self.learner.taken())
@@ -321,6 +325,7 @@ class _Sequence:
             self._save()
             return
         self._check_same_ground(checkpoint.position)
+        self.directory.goes_on_with(environment(self.device))
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         self.own_seconds = checkpoint.position.get("own_seconds", self.seconds)
@@ -389,12 +394,3 @@ class _Sequence:
         """Seconds since the run began, without those between a stop and going on; and of its own turns."""
         elapsed = self.seconds + time.monotonic() - self._resumed_at
         return {"seconds": round(elapsed, 2), "own_seconds": round(self.own_seconds + self._clock.seconds, 2)}
-
-
-def steps_in(available: float, num_steps: int, seconds: float) -> int:
-    """How many steps fit into a time, after so many took the device so long.
-
-    Its time, not the clock's: a lane that waited for others would take fewer steps at once, wait for the others again,
-    and never catch up.
-    """
-    return min(LOOK_EVERY, max(1, int(available * num_steps / seconds)))

@@ -1,5 +1,6 @@
 """Stopping in good order: on Ctrl-C, when the system asks for it, or when the time is up."""
 
+import os
 import signal
 import threading
 import time
@@ -42,3 +43,5 @@ class Stop:
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
+        if os.isatty(2):  # at once and past every buffer: a checkpoint may be some time away
+            os.write(2, b"\nStopping at the next checkpoint. A second Ctrl-C interrupts at once.\n")

@@ -46,6 +46,7 @@ LATER_FIELDS = (
 )
 # How a run computes, which is no part of what it is compared for.
 ARITHMETIC = ("precision", "deterministic", "stream", "recompute")
+RESUMED = "resumed"  # in a run's environment: what else it went on with, one after another
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
 
 
@@ -227,6 +228,17 @@ class RunDirectory:
             raise UserError(
                 f"Cannot read {self.path / name} ({error}). Restore it, or remove its folder to run this afresh."
             ) from None
+
+    def goes_on_with(self, environment: dict[str, Any]) -> None:
+        """Write down what a run goes on with, where that is not what it had when it stopped."""
+        try:
+            made = self.read("environment.json")
+        except UserError:  # a report will say so
+            return
+        before = made.get(RESUMED, [])
+        last = [made, *before][-1]
+        if any(last.get(name) != value for name, value in environment.items()):
+            self.write("environment.json", {**made, RESUMED: [*before, environment]})
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Take a checkpoint, to be written while the run goes on; what may come of that is raised by the next call."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from metadr import settings
 from metadr.benchmarks import check_recipe, steps_of, training_of
 from metadr.core import Recipe
+from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.engine.ground import check_precision, pick_device
 from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
@@ -191,7 +192,10 @@ def sweep(
 
 def _keep(error: BaseException, trace: str, directory: RunDirectory) -> str:
     """Write a failed run's traceback into its directory; the reason in one sentence."""
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    if found_no_memory(error):
+        reason = out_of_memory(error)
+    else:
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     with suppress(UserError), directory.claimed():  # unless another process has it, or the disk is full
         directory.write("failed.json", {"reason": reason, "traceback": trace})
     return reason

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import metadr
@@ -241,6 +242,22 @@ def test_a_failed_run_is_a_stored_result_and_the_others_go_on(
     assert (repaired.code, repaired.err) == (0, "")
     assert "2 finished, 1 to run." in repaired.out
     assert not list(tmp_path.rglob("failed.json"))
+
+
+def test_a_device_without_memory_is_one_sentence(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, raw: object, batch: object, ctx: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has 8 GiB.\nSee the manual.")
+
+    monkeypatch.setattr(metadr.MetaDR, "penalty", full)
+    sentence = "The device is out of memory (CUDA out of memory). Use a smaller batch_size, --set recompute=true, "
+    alone = command("run", "embedded", "--method", "meta-dr", "--tiny", "--out", tmp_path, "--device", "cpu")
+    assert (alone.code, alone.out) == (2, "")
+    assert alone.err.startswith(f"Error: {sentence}")
+    among = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
+    assert among.code == 2
+    assert f"meta-dr seed 0: {sentence}" in among.err
 
 
 def test_a_failed_run_of_a_sweep_that_is_run_by_itself_has_not_failed(

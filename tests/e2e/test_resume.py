@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
     assert interrupted >= KILLS - 2
     ended = launch(*arguments(name, killed))
     assert ended.code == 0, ended
-    assert ended.out.startswith("Going on from the last checkpoint.\n")
+    assert ended.out.startswith("This run went on from a checkpoint.\n")
     assert count(whole) == count(killed) == CHECKPOINTS
     assert_same_result(only_run(whole), only_run(killed))
     assert not list(only_run(killed).glob("*.part"))

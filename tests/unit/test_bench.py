@@ -1,7 +1,6 @@
 """What the benchmarks compare is the same step, and what they measure is whole."""
 
 import copy
-import importlib.util
 import sys
 from typing import Any
 
@@ -23,7 +22,6 @@ from metadr.errors import UserError
 from metadr.parts import MetaDR, parse_method
 
 CPU = torch.device("cpu")
-HAS_HIGHER = importlib.util.find_spec("higher") is not None
 
 
 LABELS = ("tiny_resnet", Task(10), MetaDR(transforms="identity"), {})
@@ -44,7 +42,7 @@ def made_work(model: str, task: Task, *parts: Part, batch: int = 16, **settings:
 
 @pytest.mark.parametrize(
     "kind",
-    [Eager, pytest.param(Higher, marks=pytest.mark.skipif(not HAS_HIGHER, reason="higher is not installed"))],
+    [Eager, Higher],
 )
 @pytest.mark.parametrize(("model", "task", "part", "settings"), [LABELS, MASKS], ids=["labels", "masks"])
 def test_a_peer_takes_the_gradient_that_we_take(model, task, part, settings, kind, monkeypatch):
@@ -107,7 +105,7 @@ def test_step_has_a_row_for_every_method_precision_and_contender():
     rows = {(row["method"], row["precision"], row["contender"]): row for row in measured["rows"]}
     ours = ("metadr", "metadr, 2 lanes", "eager")
     wanted = {(method, "fp32", name) for method in ("naive", "meta-dr") for name in ours}
-    higher = {("meta-dr", "fp32", "higher")} if HAS_HIGHER else set()
+    higher = {("meta-dr", "fp32", "higher")}
     assert set(rows) == wanted | higher
     for row in rows.values():
         assert row["ms"] > 0
@@ -137,14 +135,24 @@ def test_step_of_a_benchmark_has_its_settings_and_its_kind_of_labels():
     assert seen == measured
     assert (measured["benchmark"], measured["model"]) == ("vkitti2", "tiny_unet")
     assert (measured["size"], measured["batch"], measured["left_out"]) == ("38x21", 2, [])
-    higher = ["higher"] if HAS_HIGHER else []
     ours = ["metadr", "metadr, recomputed", "metadr, not deterministic"]
-    assert [row["contender"] for row in measured["rows"]] == [*ours, "eager", *higher]
+    assert [row["contender"] for row in measured["rows"]] == [*ours, "eager", "higher"]
     assert "tiny_unet, 38x21, batch of 2" in str(listing.step_speeds(measured).title)
     part, usual = parts_of("vkitti2", "meta-dr")[0], training_on("vkitti2")
     assert (part.transforms, part.inner_lr, part.recall, part.adapt) == ("psi4", 0.01, 10.0, 10.0)
     assert (usual.model, usual.batch_size, usual.mirror, usual.scaling) == ("unet_resnet34", 8, True, "imagenet")
     assert task_of("vkitti2").on_masks and task_of(None) == Task(10)
+
+
+def test_without_higher_it_is_left_out_with_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "higher", None)
+    setting = {"model": "tiny_resnet", "batch": 2, "steps": 1, "repeats": 2, "device": "cpu", "images": 4}
+    (left_out,) = bench_step(("meta-dr",), **setting)["left_out"]
+    assert left_out["contender"] == "higher"
+    assert left_out["reason"] == "higher is not installed; pip install 'metadr[bench]'"
+    whole = bench_sweep("meta-dr", model="tiny_resnet", runs=1, steps=1, lanes=1, repeats=1, device="cpu")
+    assert whole["left_out"] == {"higher": "higher is not installed; pip install 'metadr[bench]'"}
+    assert [row["sweep"] for row in whole["rows"]][-1] == "eager, one after another"
 
 
 def test_who_cannot_take_the_step_is_left_out_with_the_reason(monkeypatch):

@@ -14,7 +14,7 @@ from metadr.benchmarks import make_recipe
 from metadr.clock import Clock
 from metadr.cost import Cost, estimate
 from metadr.run import run
-from metadr.store import RunDirectory
+from metadr.store import RunDirectory, description
 from metadr.sweep import Job, sweep
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -110,6 +110,18 @@ def test_on_a_gpu_measured_steps_tell_it(gpu: Path) -> None:
     assert two == Cost(24_000, pytest.approx(24.0), Counter({"ewc": 1}))
     assert estimate([Job(naive, 0), Job(other, 0)], gpu / "nowhere", GPU, lanes=1).seconds == pytest.approx(48.0)
     assert estimate([Job(naive, 0)], gpu / "nowhere", CPU).unknown == Counter({"naive": 1})
+
+
+def test_runs_of_one_s_own_tell_it_better(gpu: Path) -> None:
+    """They have tests and a beginning in their time."""
+    naive = make_recipe("digits/p1")
+    made = {"recipe.json": {**description(naive), "seed": 3}, "environment.json": {"device": "cuda", "gpu": "abacus"}}
+    made |= {"rows.json": [], "done.json": {"own_seconds": 60.0, "seconds": 90.0, "steps": 12_000}}
+    folder = gpu / "runs" / "digits" / "naive-seed3"
+    folder.mkdir(parents=True)
+    for name, content in made.items():
+        (folder / name).write_text(json.dumps(content))
+    assert estimate([Job(naive, 0)], gpu / "runs", GPU) == Cost(12_000, pytest.approx(60.0), Counter())
 
 
 def test_what_is_published_tells_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

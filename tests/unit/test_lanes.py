@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ from torch import Tensor
 from metadr import lanes as lanes_module
 from metadr import sweep as sweep_module
 from metadr.core import Part, Recipe
+from metadr.engine.log import steps_in
 from metadr.errors import NoRoom, UserError
 from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
 from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
-from metadr.run import LOOK_SECONDS, Progress, steps_in
+from metadr.run import LOOK_SECONDS, Progress, advance
 from metadr.store import RunDirectory
 from metadr.sweep import Job, Standing, plan, sweep
 
@@ -111,6 +113,14 @@ def test_one_lane_runs_one_job_after_another():
 )
 def test_a_turn_is_as_long_for_a_lane_that_took_few_steps_as_for_one_that_took_many(taken, seconds, chunk):
     assert steps_in(LOOK_SECONDS, taken, seconds) == chunk
+
+
+def test_slow_steps_on_a_cpu_are_looked_at_one_by_one(registered_toys, classification, tmp_path, monkeypatch):
+    """So that whoever asks a run to stop there need not wait for ten of them."""
+    monkeypatch.setattr(sys.modules["metadr.run"], "PATIENCE_SECONDS", 1e-9)  # the package has a function of that name
+    recipe = classification.recipe(overrides=(("steps", 13),))
+    looks = [now.step for now in advance(recipe, out=tmp_path, device="cpu") if now is not None and now.stage == 0]
+    assert looks == [10, 11, 12, 13]
 
 
 def test_no_jobs_are_no_turns():

@@ -91,6 +91,12 @@ def test_of_one_domain_there_is_nothing_kept_or_forgotten() -> None:
     ]
 
 
+def test_a_run_that_went_on_elsewhere_names_both_places() -> None:
+    later = {**ENVIRONMENT, "torch": "9.9"}
+    went_on = record()._replace(environment={**ENVIRONMENT, "resumed": [later, later]})
+    assert went_on.made_with == f"{record().made_with}, then {record().made_with.replace(ENVIRONMENT['torch'], '9.9')}"
+
+
 def test_a_table_of_three_seeds() -> None:
     finals = [[60.0, 80.0], [70.0, 81.0], [80.0, 85.0]]
     runs = [record(seed=seed, scores=[[10, 20], [90, 30], final]) for seed, final in enumerate(finals)]

@@ -48,11 +48,13 @@ def clock(monkeypatch) -> Callable[[float], None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_asks_and_the_second_interrupts(number):
+def test_the_first_signal_asks_and_the_second_interrupts(number, capfd, monkeypatch):
+    monkeypatch.setattr(stopping.os, "isatty", lambda descriptor: descriptor == 2)
     with Stop() as stop:
         assert not stop()
         send(number)
         assert stop()
+        assert capfd.readouterr().err == "\nStopping at the next checkpoint. A second Ctrl-C interrupts at once.\n"
         assert stop.interrupted
         assert not stop.out_of_time
         with pytest.raises(KeyboardInterrupt):

@@ -440,6 +440,16 @@ def test_a_damaged_checkpoint_is_not_kept_in_the_place_of_a_whole_one(directory:
     assert loaded.position["step"] == 1
 
 
+def test_a_run_that_goes_on_elsewhere_says_so(directory: RunDirectory) -> None:
+    here, there = {"torch": "2.11", "gpu": None}, {"torch": "2.15", "gpu": None}
+    directory.goes_on_with(here)  # of a run that has no such file nothing is made up
+    assert not (directory.path / "environment.json").exists()
+    directory.write("environment.json", {**here, "data": {"toy": "1"}})
+    for now, known in ((here, []), (there, [there]), (there, [there]), (here, [there, here])):
+        directory.goes_on_with(now)
+        assert directory.read("environment.json").get("resumed", []) == known
+
+
 def test_a_fresh_run_has_no_checkpoint_and_no_warning(
     directory: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:

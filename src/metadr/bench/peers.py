@@ -4,7 +4,6 @@ Same model, batches, transformations, precision and optimiser as ours; batch nor
 """
 
 import contextlib
-import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from metadr.bench.work import Work
 from metadr.core import Batch, Part, Split
 from metadr.engine.batches import mirrored
 from metadr.engine.network import IMAGENET_MEAN, IMAGENET_STD
+from metadr.errors import UserError
 from metadr.parts import MetaDR, Randomize
 from metadr.transforms import Drawn, draw
 
@@ -128,8 +128,10 @@ class Higher(Peer):
     """The library `higher`: a patched copy of the module and a differentiable SGD."""
 
     def backward(self, batches: Batches, part: MetaDR) -> None:
-        import higher
-
+        try:
+            import higher
+        except ModuleNotFoundError:
+            raise UserError("higher is not installed; pip install 'metadr[bench]'") from None
         inner = torch.optim.SGD(self.module.parameters(), lr=part.inner_lr)
         with higher.innerloop_ctx(self.module, inner, copy_initial_weights=False) as (fast, stepper):
             stepper.step(self.loss(fast, batches.inner_transformed))
@@ -144,7 +146,7 @@ def peers_of(parts: Sequence[Part]) -> dict[str, type[Peer]]:
     if len(parts) > 1 or not all(_is_known(part) for part in parts):
         return {}
     found: dict[str, type[Peer]] = {"eager": Eager}
-    if any(isinstance(part, MetaDR) for part in parts) and importlib.util.find_spec("higher") is not None:
+    if any(isinstance(part, MetaDR) for part in parts):
         found["higher"] = Higher
     return found
 

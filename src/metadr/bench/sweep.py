@@ -18,6 +18,7 @@ from metadr.benchmarks import benchmark_of, make_recipe, training_of, with_train
 from metadr.core import Domain, Recipe
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, pick_device
+from metadr.errors import UserError
 from metadr.provenance import environment
 from metadr.sweep import Job, sweep
 
@@ -57,7 +58,8 @@ def bench_sweep(
     num_steps = steps * len(recipe.order)
     rows: list[dict[str, Any]] = []
     setting = {"method": method, "model": model, "steps": num_steps, "precision": precision}
-    measured = {**setting, "environment": environment(chosen), "rows": rows}
+    left_out: dict[str, str] = {}
+    measured = {**setting, "environment": environment(chosen), "rows": rows, "left_out": left_out}
 
     def note(name: str, count: int, call: Callable[[], None], n: int = repeats) -> None:
         times = [_seconds(call) for _ in range(n)]
@@ -74,14 +76,19 @@ def bench_sweep(
             jobs = [Job(recipe, seed) for seed in range(count)]
             outcome = sweep(jobs, out=out, device=device, lanes=width)
         if outcome.failed:
-            raise RuntimeError(f"{outcome.failed[0][0].title} failed: {outcome.failed[0][1]}")
+            job, reason = outcome.failed[0]
+            raise UserError(f"{job.title} failed, so there is nothing to measure. {reason}")
 
     # With what every process pays once: libraries, kernels, rendering the digits.
     note("first run", 1, functools.partial(ours, 1, 1), n=1)
     note(f"{lanes} lanes", runs, functools.partial(ours, runs, lanes))
     note("one after another", 1, functools.partial(ours, 1, 1))
     for name, kind in (peers_of(recipe.method) if recipe.access == "current" else {}).items():
-        _others(kind, with_training(recipe, steps=1), chosen)  # what it pays once
+        try:
+            _others(kind, with_training(recipe, steps=1), chosen)  # what it pays once
+        except UserError as error:
+            left_out[name] = str(error)
+            continue
         note(f"{name}, one after another", 1, functools.partial(_others, kind, recipe, chosen))
     return measured
 

@@ -33,6 +33,17 @@ def found_no_memory(error: BaseException | None) -> bool:
     return told or isinstance(error, torch.OutOfMemoryError | NoRoom)
 
 
+def out_of_memory(error: BaseException) -> str:
+    """What to tell a user of such an error."""
+    if isinstance(error, NoRoom):
+        return str(error)
+    said = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return (
+        f"The device is out of memory ({said}). Use a smaller batch_size, --set recompute=true, fewer --lanes, or a "
+        "device with more."
+    )
+
+
 class Captured:
     """What a function did on the device, to be done again on the same tensors.
 
@@ -60,10 +71,10 @@ class Captured:
     def _record(self, function: Callable[[], object]) -> None:
         try:
             function()
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C too: a recording that stays open would take in what others do
             with suppress(RuntimeError):  # it says again that the recording failed
                 self.graph.capture_end()
-            if found_no_memory(error):
+            if found_no_memory(error) or not isinstance(error, Exception):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(

@@ -103,3 +103,12 @@ def now(device: torch.device) -> torch.cuda.Event | None:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def steps_in(available: float, num_steps: int, seconds: float) -> int:
+    """How many steps fit into a time, after so many took the device so long.
+
+    Its time, not the clock's: a lane that waited for others would take fewer steps at once, wait for the others again,
+    and never catch up.
+    """
+    return min(LOOK_EVERY, max(1, int(available * num_steps / seconds)))

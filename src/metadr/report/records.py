@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from metadr.errors import UserError
 from metadr.evaluate import Summary, summarise
 from metadr.run import UNTRAINED, scores_of
-from metadr.store import finished_runs
+from metadr.store import RESUMED, finished_runs
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
 PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "dr": "DR", "meta-dr": "Meta-DR"}
@@ -62,12 +62,16 @@ class Record(NamedTuple):
 
     @property
     def made_with(self) -> str:
-        """Hardware and versions, in words."""
-        made = self.environment
-        where = made["gpu"] or f"{made['processor']} ({made['threads']} threads)"
-        return f"{where}, torch {made['torch']}, metadr {made['metadr']} at {made['commit'] or 'no commit'}" + (
-            " with changes" if made["dirty"] else ""
-        )
+        """Hardware and versions, in words; where a run went on with others, these too."""
+        legs = (self.environment, *self.environment.get(RESUMED, ()))
+        return ", then ".join(dict.fromkeys(map(_in_words, legs)))
+
+
+def _in_words(made: dict[str, Any]) -> str:
+    where = made["gpu"] or f"{made['processor']} ({made['threads']} threads)"
+    return f"{where}, torch {made['torch']}, metadr {made['metadr']} at {made['commit'] or 'no commit'}" + (
+        " with changes" if made["dirty"] else ""
+    )
 
 
 def place(name: str) -> tuple[int, str]:
