@@ -29,10 +29,10 @@ from metadr.store import Checkpoint, RunDirectory
 UNTRAINED = "untrained"
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
 LOOK_SECONDS = 0.5  # than some steps, as many as this takes
-PATIENCE_SECONDS = 4.0  # on a CPU fewer, where so many would take longer: who asks it to stop waits for them
 # Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
 # device to itself while it waits for room there.
 TURN_SECONDS = 0.02
+PATIENCE_SECONDS = 4.0  # on a CPU no more steps between two looks than this takes: who asks it to stop waits for them
 WRITING_SECONDS = 1e-3  # between two looks whether a checkpoint has been written
 Pauses = Generator["Progress | None", None, None]  # none: nothing to tell, only that others may have their turn
 
