@@ -34,7 +34,7 @@ from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
 from metadr.store import RunDirectory, description
 from metadr.survey import survey
-from metadr.sweep import Job, jobs_of, plan_jobs, plan_known, titles_of
+from metadr.sweep import Job, each_reason_once, jobs_of, plan_jobs, plan_known, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
 
@@ -333,7 +333,7 @@ def _sweep_and_report(
         console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
     if outcome.failed:
         titles = titles_of(jobs.missing)
-        reasons = " ".join(f"{titles[job]}: {reason}" for job, reason in outcome.failed)
+        reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)
         raise UserError(
             f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
             f"each keeps its traceback in failed.json. {reasons}"

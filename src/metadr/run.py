@@ -132,9 +132,7 @@ def advance(
     directory = RunDirectory(out, recipe, seed)
     if not directory.finished:
         chosen = pick_device(device)
-        training = training_of(recipe)
-        ground = Ground(training, chosen)  # refuses what cannot be before anything is written
-        models.check_fits(training.model, training.weights)
+        ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
             clock = Clock()
             stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock)

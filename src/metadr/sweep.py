@@ -1,7 +1,7 @@
 """Sweeps: recipes times seeds, less the runs that are finished."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +15,8 @@ from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
 from metadr.run import Progress, advance
 from metadr.store import RunDirectory, identity
+
+MOST_NAMED = 8  # in a sentence on what is wrong with several
 
 
 class Job(NamedTuple):
@@ -80,15 +82,27 @@ def jobs_of(*tables: Mapping[Recipe, range]) -> list[Job]:
 
 def plan_jobs(jobs: Sequence[Job], out: str | Path) -> Plan:
     """Check every recipe, then tell the runs that are missing from those that are there."""
-    problems = []
+    problems: list[tuple[str, str]] = []
     for recipe in dict.fromkeys(job.recipe for job in jobs):
         try:
             check_recipe(recipe)
         except UserError as error:
-            problems.append(f"{recipe.method_name}: {error}")
+            problems.append((recipe.method_name, str(error)))
     if problems:
-        raise UserError("Nothing was started. " + " ".join(problems))
+        raise UserError(f"Nothing was started. {each_reason_once(problems)}")
     return _as_found(jobs, out)
+
+
+def each_reason_once(problems: Iterable[tuple[str, str]]) -> str:
+    """What is wrong with whom, in one line: those that share a reason together, and not all of many."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for who, reason in problems:
+        by_reason.setdefault(reason, {})[who] = None
+    told = []
+    for reason, names in by_reason.items():
+        some, more = list(names)[:MOST_NAMED], len(names) - MOST_NAMED
+        told.append(f"{', '.join(some)}{f' and {more} more' if more > 0 else ''}: {reason}")
+    return " ".join(told)
 
 
 def plan_known(jobs: Sequence[Job], out: str | Path) -> Plan:

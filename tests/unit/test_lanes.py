@@ -24,7 +24,7 @@ from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
 from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
 from metadr.run import LOOK_SECONDS, Progress, advance
 from metadr.store import RunDirectory
-from metadr.sweep import Job, Standing, plan, sweep
+from metadr.sweep import Job, Standing, each_reason_once, plan, sweep
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
@@ -615,3 +615,11 @@ def test_a_plan_names_every_wrong_recipe_and_starts_nothing(registered_toys, cla
     with pytest.raises(UserError, match=r"Nothing was started\. .*'purple'.*'toy_nett'"):
         plan([good, *wrong], [0], tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_reason_that_many_share_is_told_once():
+    assert each_reason_once([("naive", "No."), ("dr", "Never."), ("er", "No."), ("er", "No.")]) == (
+        "naive, er: No. dr: Never."
+    )
+    many = [(f"run {number}", "It is full.") for number in range(11)]
+    assert each_reason_once(many).endswith("run 6, run 7 and 3 more: It is full.")

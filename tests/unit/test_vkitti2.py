@@ -183,6 +183,11 @@ def fewer(root: Path, cameras: tuple[int, ...] = (0, 1)) -> None:
         file_of(root, kind, 5, camera).unlink()
 
 
+def renumber(root: Path) -> None:
+    for kind in ("rgb", "classSegmentation"):
+        file_of(root, kind, 3, 1).rename(file_of(root, kind, 99, 1))
+
+
 WRONG = {
     "missing mask": (remove_mask, "the mask of frame 2 is missing, of which {rgb} is the image"),
     "missing image": (remove_image, "the image of frame 2 is missing, of which {mask} is the mask"),
@@ -193,6 +198,7 @@ WRONG = {
     "truncated JPEG": (lambda root: cut(file_of(root, "rgb")), "{rgb} is damaged: it is not a whole JPEG"),
     "no frames": (no_frames, "Scene01/fog: no frames in {folder}. Run 'metadr data fetch vkitti2'"),
     "no folder": (no_folder, "no folder Scene01/fog/frames/classSegmentation/Camera_1 in {root}"),
+    "numbers differ": (renumber, "frame 3 is not there of every camera in {root}, and frames of one moment belong"),
     "cameras differ": (
         lambda root: fewer(root, (1,)),
         "the cameras differ in their number of frames (6 of camera 0, 5",

@@ -142,12 +142,17 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
                 f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
                 "Restore it, or remove both."
             )
-        by_camera.append([Frame(images[number], masks[number]) for number in sorted(images)])
+        by_camera.append({number: Frame(images[number], masks[number]) for number in sorted(images)})
     counts = {f"camera {camera}": len(frames) for camera, frames in zip(cameras, by_camera, strict=True)}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} of {name}" for name, count in counts.items())
         raise UserError(
             f"{domain}: the cameras differ in their number of frames ({told}) in {root}. {advice(benchmark)}"
+        )
+    if alone := set[int]().union(*by_camera) - set(by_camera[0]).intersection(*by_camera):
+        raise UserError(
+            f"{domain}: frame {min(alone)} is not there of every camera in {root}, and frames of one moment belong "
+            f"together. {advice(benchmark)}"
         )
     count = len(by_camera[0])
     if benchmark == NAME and count != FRAMES[scene]:
@@ -161,7 +166,7 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
         raise UserError(
             f"{domain}: {count} frames in {root}; at least {FEWEST} are needed, to train, validate and test on."
         )
-    return [frame for moment in zip(*by_camera, strict=True) for frame in moment]
+    return [frames[number] for number in by_camera[0] for frames in by_camera]
 
 
 def _numbered(found: Found, place: Place, root: Path, benchmark: str) -> dict[int, Path]:

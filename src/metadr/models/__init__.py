@@ -1,5 +1,6 @@
 """Networks by name: the project's own, U-Nets around a ResNet, the classifiers of torchvision and timm; and weights."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -30,7 +31,6 @@ __all__ = [
     "IMAGENET",
     "MODELS",
     "build",
-    "check_fits",
     "check_model",
     "check_weights",
     "content_of",
@@ -81,19 +81,9 @@ def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ())
             "timm, or a U-Net around one."
         )
     if weights is not None and kind_of(weights) == FROM_A_FILE and weights != FROM_A_FILE:
-        content_of(name, weights)
+        content = content_of(name, weights)
         files.check_classes(weights, architecture, classes)
-
-
-def check_fits(name: str, weights: str | None) -> None:
-    """Refuse a file whose weights are not those of a network, by their names and shapes, before anything is made."""
-    if weights is None or kind_of(weights) != FROM_A_FILE:
-        return
-    given = files.shapes_of(weights, architecture_of(name))
-    with torch.device("meta"):  # where numbers take neither memory nor time
-        network = _fresh(name, num_classes=2)
-    part, head = _filled(name, network, given)
-    files.fitting(part, given, head=head, model=name, origin=weights)
+        _check_fits(name, weights, content)
 
 
 def prepare_weights(name: str, weights: str | None) -> None:
@@ -118,6 +108,19 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
         part, head = _filled(name, network, state)
         fill(part, state, head=head, model=name, origin=weights)
     return network
+
+
+@functools.lru_cache
+def _check_fits(name: str, weights: str, content: str) -> None:
+    """Refuse a file whose weights are not those of a network, by their names and shapes."""
+    given = files.shapes_of(weights, architecture_of(name))
+    try:
+        with torch.device("meta"):  # where numbers take neither memory nor time
+            network = _fresh(name, num_classes=2)
+    except (NotImplementedError, RuntimeError):  # it looks at its numbers: they are compared when it is filled
+        return
+    part, head = _filled(name, network, given)
+    files.fitting(part, given, head=head, model=name, origin=weights)
 
 
 def _filled(name: str, network: nn.Module, state: Iterable[str]) -> tuple[nn.Module, str]:

@@ -32,8 +32,9 @@ METHODS = {
     **ORACLES,
 }
 NOTE = (
-    "Not the paper's setting: ResNet-50 (ImageNet weights from a file), 600 steps of 32 images a domain, in TF32. The "
-    "paper's Table 2 stands beside it for what it claims, not to be met in number."
+    f"Not the paper's setting: ResNet-50 (ImageNet weights from a file), {SETTING['steps']} steps of "
+    f"{SETTING['batch_size']} images a domain, in TF32. The paper's Table 2 stands beside it for what it claims, "
+    "not to be met in number."
 )
 
 
