@@ -2,9 +2,7 @@
 
 import dataclasses
 import gc
-import itertools
 import os
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -351,19 +349,6 @@ def test_the_ground_of_a_cpu_run_turns_no_switch():
 def test_tf32_needs_a_gpu():
     with pytest.raises(UserError, match="Precision 'tf32' needs a GPU, and this run is on cpu"):
         Ground(Training(precision="tf32"), CPU)
-
-
-def test_runs_side_by_side_have_streams_of_their_own(monkeypatch):
-    """Torch has 32, which it hands out in turn: the stream of a run that goes on is not given to another."""
-    handed_out = itertools.count()
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=next(handed_out) % 32))
-    long = [Ground(Training(), torch.device("cuda")) for _ in range(3)]
-    for _ in range(100):
-        short = Ground(Training(), torch.device("cuda"))
-        assert short.stream.cuda_stream not in {each.stream.cuda_stream for each in long}
-        del short
-    many = [Ground(Training(), torch.device("cuda")) for _ in range(40)]  # some must share
-    assert len({each.stream.cuda_stream for each in (*long, *many)}) == 32
 
 
 def test_an_operation_that_cannot_be_repeated_is_told_in_a_sentence():

@@ -1,7 +1,6 @@
 """What a run computes on: device, stream, precision and determinism, held for one leg of the run at a time."""
 
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,8 +9,6 @@ import torch
 
 from metadr.core import Training
 from metadr.errors import UserError
-
-POOL = 32  # streams that torch has on a device
 
 
 def prepare_process() -> None:
@@ -57,7 +54,6 @@ class Ground:
         check_precision(training, device)
         self.training = training
         self.stream = _stream(device)
-        _LIVE.add(self)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -93,9 +89,6 @@ class Ground:
             _set(before)
 
 
-_LIVE: "weakref.WeakSet[Ground]" = weakref.WeakSet()  # those of runs that go on
-
-
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Products and convolutions on a GPU in float32, within a run of any precision."""
@@ -128,15 +121,7 @@ def _refusal(error: RuntimeError) -> UserError | None:
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream that no other run has: torch hands out those of a pool in turn, and in a long sweep some twice."""
-    if device.type != "cuda":
-        return None
-    taken = {ground.stream.cuda_stream for ground in _LIVE if ground.stream is not None}
-    for _ in range(POOL):
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        if stream.cuda_stream not in taken:
-            break
-    return stream
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def _set(switches: "tuple[tuple[Any, str, Any], ...] | list[tuple[Any, str, Any]]") -> None:
