@@ -22,7 +22,7 @@ demo: $(READY)  ## see forgetting and its cure, in minutes on a CPU
 
 # A process for every core, up to eight, and one thread in each.
 test: $(READY)  ## run every fast test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 test-gpu: $(READY)  ## run the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu
