@@ -1,7 +1,7 @@
 """What could explain that the digits' numbers differ from the paper's: one thing changed at a time, once two.
 
 metadr sweep suspects --weights FILE        P1
-metadr sweep suspects-p2                    P2
+metadr sweep suspects-p2 --weights FILE     P2
 metadr report suspects                      every point by its distance from the paper's Table 1
 
 FILE holds ImageNet weights of a ResNet-50, as for pacs-resnet50; `--row "Naive, ResNet-18*"` runs what needs none. What
@@ -40,18 +40,19 @@ META: Changes = {
     "a simulated step of a hundredth": {"inner_lr": 0.001},
 }
 FASTER = {**NOTHING, **RATE}
+DEEPER = {what: fields for what, fields in OTHER_NETWORKS.items() if fields["model"] == "resnet50_v1"}
 P1 = {
     "Naive": ("naive", TRAINING),
     "Naive + DR": ("dr", TRAINING),
-    "Meta-DR": ("meta-dr", META),
+    "Meta-DR": ("meta-dr", {**META, **DEEPER}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
 }
 P2 = {
-    "Naive": ("naive", FASTER),
-    "Naive + DR": ("dr", FASTER),
-    "Meta-DR": ("meta-dr", META),
+    "Naive": ("naive", {**FASTER, **DEEPER}),
+    "Naive + DR": ("dr", {**FASTER, **DEEPER}),
+    "Meta-DR": ("meta-dr", {**META, **DEEPER}),
     "ER": ("er", FASTER),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
