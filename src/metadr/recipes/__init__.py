@@ -54,6 +54,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
     "calibration3": calibration.one_term,
     "calibration3n": calibration.one_term_with_seeds,
+    "calibration3w": calibration.one_term_from_weights,
     "calibration4": calibration.from_mnist,
     "calibration4m": calibration.networks,
     "calibration4n": calibration.with_seeds,

@@ -1,18 +1,20 @@
 """What could explain that the digits' numbers differ from the paper's: one thing changed at a time, once two.
 
-metadr sweep suspects --weights FILE        P1
-metadr sweep suspects-p2 --weights FILE     P2
+metadr sweep suspects                       P1
+metadr sweep suspects-p2                    P2
 metadr report suspects                      every point by its distance from the paper's Table 1
 
-FILE holds ImageNet weights of a ResNet-50, as for pacs-resnet50; `--row "Naive, ResNet-18*"` runs what needs none. What
-tests by other statistics of batch norm would say of the same weights, `metadr rescore` tells.
+Weights are read from the data root (weights/resnet50_v1.safetensors, weights/resnet18.safetensors), or from --weights
+FILE, for rows of one network; `--row "Naive, ResNet-18, *"` runs what needs none. docs/calibration.md says which files
+the published rows are of. What tests by other statistics of batch norm would say of the same weights, `metadr rescore`
+tells.
 They explain, and choose nothing: the study is judged by Table 1, so no default may follow from them.
 """
 
 from typing import Any
 
 from metadr.benchmarks import make_recipe
-from metadr.recipes.calibration import OTHER_NETWORKS
+from metadr.recipes.calibration import FROM_WEIGHTS, OTHER_NETWORKS
 from metadr.recipes.digits import PROTOCOLS, SYN
 from metadr.recipes.table import Row, Table
 
@@ -40,19 +42,21 @@ META: Changes = {
     "a simulated step of a hundredth": {"inner_lr": 0.001},
 }
 FASTER = {**NOTHING, **RATE}
-DEEPER = {what: fields for what, fields in OTHER_NETWORKS.items() if fields["model"] == "resnet50_v1"}
+# Whether the paper's network may have begun with weights that had learnt other images.
+BEGUN: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
+BEGUN_PER_IMAGE = {f"{what}, T for every image": {**fields, "per": "image"} for what, fields in FROM_WEIGHTS.items()}
 P1 = {
     "Naive": ("naive", TRAINING),
     "Naive + DR": ("dr", TRAINING),
-    "Meta-DR": ("meta-dr", {**META, **DEEPER}),
+    "Meta-DR": ("meta-dr", {**META, **BEGUN, **BEGUN_PER_IMAGE}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
 }
 P2 = {
-    "Naive": ("naive", {**FASTER, **DEEPER}),
-    "Naive + DR": ("dr", {**FASTER, **DEEPER}),
-    "Meta-DR": ("meta-dr", {**META, **DEEPER}),
+    "Naive": ("naive", {**FASTER, **BEGUN}),
+    "Naive + DR": ("dr", {**FASTER, **BEGUN}),
+    "Meta-DR": ("meta-dr", {**META, **BEGUN, **BEGUN_PER_IMAGE}),
     "ER": ("er", FASTER),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
