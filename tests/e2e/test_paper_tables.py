@@ -141,7 +141,7 @@ def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path
         (["figure3", "--format", "png"], "A png is not for a terminal. Name a file: -o figure3.png"),
         (
             ["table1", "-o", "table1.pdf"],
-            "'table1' is no figure. Figures: figure3, figure4, vkitti2-rendered",
+            "'table1' is no figure. Figures: figure3, figure3-weights, figure4, vkitti2-rendered",
         ),
         (["figure5"], "A png is not for a terminal. Name a file: -o figure5.png"),
         (["figure5", "-o", "figure5.md"], "'figure5' is a picture of data, without a table."),

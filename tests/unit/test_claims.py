@@ -10,8 +10,8 @@ import pytest
 
 from metadr.benchmarks import get_benchmark
 from metadr.recipes import get_table
-from metadr.report import Record, pairs, read_records, write_report
-from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, runs
+from metadr.report import Record, read_records, write_report
+from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, runs, with_settings
 from metadr.report.pairs import recipe_of, recipes_of, score_of
 from metadr.report.paper import PAPER
 from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, text_claims
@@ -153,12 +153,25 @@ def test_runs_with_other_settings_are_other_runs() -> None:
         assert one([*seeds(NAIVE, 60), *seeds(twin, 70)]).note == "no runs of dr"
 
 
-def test_what_the_study_sets_is_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = runs("p1", "dr", **{"dr.per": "image", "scaling": "imagenet"})
-    records = [*seeds(runs("p1", "naive", scaling="imagenet"), 60), *seeds(chosen, 70)]
+def test_a_claim_can_be_put_to_runs_with_further_settings() -> None:
+    scaled = {"scaling": "imagenet"}
+    records = [*seeds(runs("p1", "naive", **scaled), 60), *seeds(runs("p1", "dr", **scaled), 70)]
     assert one(records).outcome == "no runs"
-    monkeypatch.setattr(pairs, "STUDY", {"dr.per": "image", "scaling": "imagenet"})
-    assert one(records).outcome == "not decided"
+    verdict = one(records, with_settings(DR_OVER_NAIVE, scaled))
+    assert verdict.found is not None and (verdict.found.mean, verdict.found.n) == (10.0, 1)
+    gained = Claim("x", "y", Gain(DR, NAIVE), (Gain(NAIVE, DR),), ("kept",))
+    found = with_settings(gained, scaled)
+    sides = (*found.runs, *found.over[0])
+    assert [side.fields for side in sides] == [tuple(scaled.items())] * 4
+
+
+def test_the_claims_on_networks_from_weights_are_those_on_the_digits() -> None:
+    """Each is put to the recipes of the table of the paper, with weights from a file."""
+    table = get_table("table1-weights")
+    (dr, *_), (usual, *_) = FAMILIES["digits-weights"], FAMILIES["digits"]
+    assert [claim.name for claim in FAMILIES["digits-weights"]] == [claim.name for claim in FAMILIES["digits"]]
+    assert description(recipe_of(dr.runs)) in [description(recipe) for recipe in table.recipes]
+    assert description(recipe_of(usual.runs)) not in [description(recipe) for recipe in table.recipes]
 
 
 def test_every_score_has_to_hold_and_the_weakest_decides() -> None:

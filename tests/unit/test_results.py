@@ -58,6 +58,22 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
     ] == [[cell.strip() for cell in line] for line in shown]
 
 
+def test_the_pages_show_what_starting_from_weights_does():
+    """Rows of the suspects as they are, from a file of weights, and the paper's."""
+    lines = (ROOT / "docs" / "calibration.md").read_text().partition("<!-- begun -->\n")[2].splitlines()
+    shown = [line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines)][2:]
+    made = {"P1": comparison("suspects"), "P2": comparison("suspects-p2")}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for titled, *cells in ([cell.strip() for cell in line] for line in shown):
+        under, title = titled.split(" ", 1)
+        points = [f"{title}, nothing", f"{title}, ResNet-18 from a file of weights"]
+        ours = [[made[under].cells[point, column] for column in made[under].columns] for point in points]
+        scores = [", ".join(f"{cell.mean:.1f}" for cell in row) for row in ours]
+        assert cells == [*scores, ", ".join(f"{cell.paper.mean:.1f}" for cell in ours[0])]
+        assert (under, title) not in (("P1", "Naive"), ("P1", "Meta-DR")) or all(each in readme for each in cells[1:])
+    assert len(shown) == 7
+
+
 def test_the_page_says_where_svhn_is_lost_on_p2():
     """On the seeds that Naive, DR and Meta-DR share, after the third domain and after the fourth."""
     records = [each for each in read_records(ROOT / "results" / "table1.json") if each.order[0] == "svhn"]
@@ -65,7 +81,7 @@ def test_the_page_says_where_svhn_is_lost_on_p2():
 
     def svhn(title, num_domains):
         scores = [each.scores[num_domains][0] for each in records if each.title == title and each.seed in seeds]
-        assert len(scores) == len(seeds) == 7
+        assert len(scores) == len(seeds) == 10
         return f"{sum(scores) / len(scores):.1f}"
 
     before, after = ([svhn(title, count) for title in ("Meta-DR", "Naive + DR", "Naive")] for count in (3, 4))
@@ -74,11 +90,19 @@ def test_the_page_says_where_svhn_is_lost_on_p2():
     assert f"and {after[0]} after MNIST ({after[1]}, {after[2]})" in page
 
 
-def test_runs_tested_by_other_statistics_are_shown_as_they_were_found(tmp_path):
-    path = ROOT / "results" / "rescored.json"
-    found = [Rescored(path, each["identity"], each["before"], each["rows"]) for each in json.loads(path.read_text())]
-    for written in write_regained(found, tmp_path / "rescored"):
-        assert written.read_bytes() == (path.parent / written.name).read_bytes()
+def rescored(name):
+    path = ROOT / "results" / f"{name}.json"
+    return [Rescored(path, each["identity"], each["before"], each["rows"]) for each in json.loads(path.read_text())]
+
+
+@pytest.mark.parametrize("name", ["rescored", "rescored-weights"])
+def test_runs_tested_by_other_statistics_are_shown_as_they_were_found(tmp_path, name):
+    for written in write_regained(rescored(name), tmp_path / name):
+        assert written.read_bytes() == (ROOT / "results" / written.name).read_bytes()
+
+
+def test_the_page_shows_what_each_method_keeps_by_other_statistics():
+    found = rescored("rescored")
     rows = {(sequence[:9], title): cells for sequence, each in regained_rows(found).items() for title, *cells in each}
     titles = dict.fromkeys(("Naive", "Naive + DR"), ("(later_lr 3e-05)", "(later_lr 3e-05)"))
     titles["Meta-DR"] = ("(adapt 1.0, per batch, recall 1.0, later_lr 3e-05)", "(per batch, later_lr 3e-05)")

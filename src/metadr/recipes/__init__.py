@@ -31,6 +31,7 @@ from metadr.recipes import (
     table11,
     vkitti2_rendered,
 )
+from metadr.recipes.begun import begun
 from metadr.recipes.table import Row, Table, only
 
 # The paper's, by its numbers.
@@ -49,12 +50,19 @@ OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
     "figure3": figure3.table,
     "figure4": figure4.table,
 }
+# Those of the digits whose network is ResNet-18, and what is chosen before them.
+OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
+    **{name: OF_THE_PAPER[name] for name in ("table1", "table3", "table4", "table6", "table7", "table8")},
+    **{name: OF_THE_PAPER[name] for name in ("table10", "table11", "figure3")},
+    "calibration3n": calibration.one_term_with_seeds,
+    "calibration4n": calibration.with_seeds,
+    "strengths": strengths.table,
+}
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
     "calibration3": calibration.one_term,
     "calibration3n": calibration.one_term_with_seeds,
-    "calibration3w": calibration.one_term_from_weights,
     "calibration4": calibration.from_mnist,
     "calibration4m": calibration.networks,
     "calibration4n": calibration.with_seeds,
@@ -69,6 +77,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
+    **{f"{name}-weights": begun(make) for name, make in OF_THE_DIGITS.items()},
 }
 TABLES: dict[str, Callable[[bool], Table]] = {
     "demo": demo.table,

@@ -6,7 +6,6 @@ metadr sweep calibration4m    the same with T as chosen, by the network's first 
 metadr sweep calibration3     one term of Meta-DR at a time: how its transformation is drawn, which passes count for
                               batch norm
 metadr sweep calibration3n    the nearest of these, three seeds
-metadr sweep calibration3w    the same where the network starts from weights in a file
 metadr report calibration4    every point, by how far it is from the paper's numbers
 
 Table 1, P2, PACS and the orders of domains are no part of either: the study is judged by them.
@@ -17,7 +16,7 @@ from typing import Any
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
-from metadr.models import FROM_A_FILE
+from metadr.recipes.begun import BEGUN
 from metadr.recipes.digits import SYN, p1
 from metadr.recipes.table import Row, Table
 from metadr.recipes.table4 import OTHERS
@@ -33,8 +32,8 @@ OTHER_STEMS: dict[str, dict[str, Any]] = {
     "ResNet-18, first 3x3, of 20 channels": {"model": "resnet18_narrow"},
 }
 FROM_WEIGHTS: dict[str, dict[str, Any]] = {
-    "ResNet-50 with ImageNet weights": {"model": "resnet50_v1", "weights": FROM_A_FILE, "scaling": "imagenet"},
-    "ResNet-18 from a file of weights": {"weights": FROM_A_FILE, "scaling": "imagenet"},
+    "ResNet-50 with ImageNet weights": {"model": "resnet50_v1", **BEGUN},
+    "ResNet-18 from a file of weights": BEGUN,
 }
 OTHER_NETWORKS = {**OTHER_STEMS, "ResNet-50": {"model": "resnet50_v1"}, **FROM_WEIGHTS}
 NETWORKS = {"ResNet-18, first 7x7 by 2 and pooling": {}, **OTHER_NETWORKS}
@@ -89,16 +88,10 @@ def one_term_with_seeds(tiny: bool = False) -> Table:
     return _one_term("calibration3n", about, ("all", "clean", "inner+clean"), 3, tiny=tiny)
 
 
-def one_term_from_weights(tiny: bool = False) -> Table:
-    about = "digits P1, one term of Meta-DR, a network that starts from a file of weights"
-    fields = {} if tiny else FROM_WEIGHTS["ResNet-18 from a file of weights"]
-    return _one_term("calibration3w", about, ("all", "clean"), 1, tiny=tiny, **fields)
-
-
-def _one_term(name: str, about: str, policies: tuple[str, ...], seeds: int, *, tiny: bool, **fields: Any) -> Table:
+def _one_term(name: str, about: str, policies: tuple[str, ...], seeds: int, *, tiny: bool) -> Table:
     rows = []
     for (term, without), per, policy in itertools.product(TERMS.items(), PER, policies):
-        recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without, **fields)
+        recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without)
         rows.append(_row(term, recipe, seeds, T=_drawn(per), **{"batch norm moved by": policy}))
     return Table(name, about, tuple(rows), (SYN,), beside="table3")
 

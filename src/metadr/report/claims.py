@@ -7,8 +7,6 @@ metadr claims runs -o FILE.md    the same as Markdown, for docs/reproduce.md
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-# What the study sets beside the defaults of the benchmark, for every run it compares: 'dr.per' for runs with that part.
-STUDY: Mapping[str, Any] = {}
 SGD = {"optimizer": "sgd", "lr": 0.01, "later_lr": 0.001}  # of Tables 10 and 11
 DIGITS = ("mnist", "mnist_m", "syn", "svhn")
 ORDERS = "*-*"  # all 24, by what they are
@@ -66,6 +64,17 @@ class Claim(NamedTuple):
 
 def runs(protocol: str, method: str, **fields: Any) -> Runs:
     return Runs(f"digits/{protocol}", method, tuple(fields.items()))
+
+
+def with_settings(claim: Claim, fields: Mapping[str, Any]) -> Claim:
+    """The same claim on runs that have these settings too, both sides of it."""
+
+    def changed(side: Any) -> Any:
+        if isinstance(side, Gain):
+            return Gain(changed(side.runs), changed(side.over))
+        return side if isinstance(side, Printed) else side._replace(fields=(*fields.items(), *side.fields))
+
+    return claim._replace(runs=changed(claim.runs), over=tuple(map(changed, claim.over)))
 
 
 def _both_protocols(name: str, source: str, method: str, rival: str, *on: str, **rest: Any) -> tuple[Claim, ...]:

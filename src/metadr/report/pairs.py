@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from metadr.benchmarks import get_benchmark, make_recipe
 from metadr.core import Recipe
-from metadr.report.claims import STUDY, Gain, Printed, Runs
+from metadr.report.claims import Gain, Printed, Runs
 from metadr.report.comparison import title_of
 from metadr.report.paper import PAPER, columns_of
 from metadr.report.records import Record
@@ -74,10 +74,8 @@ def recipes_of(wanted: Runs) -> dict[tuple[str, ...], Recipe]:
 
 
 def recipe_of(wanted: Runs) -> Recipe:
-    """The recipe of some runs: the benchmark's defaults, what the study sets, and what the claim names."""
-    parts = wanted.method.split("+")
-    study = {name: value for name, value in STUDY.items() if "." not in name or name.split(".")[0] in parts}
-    return make_recipe(wanted.recipe, wanted.method, **{**study, **dict(wanted.fields)})
+    """The recipe of some runs: the benchmark's defaults, and what the claim names."""
+    return make_recipe(wanted.recipe, wanted.method, **dict(wanted.fields))
 
 
 def _content_of(identity: dict[str, Any]) -> dict[str, Any]:

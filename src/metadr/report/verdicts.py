@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
-from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs
+from metadr.recipes.begun import BEGUN
+from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs, with_settings
 from metadr.report.claims_beyond import BEYOND_CLAIMS
 from metadr.report.claims_pacs import PACS_CLAIMS
 from metadr.report.claims_vkitti2 import RENDERED_CLAIMS, VKITTI2_CLAIMS
@@ -16,9 +17,10 @@ from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 
 # Each is a family of its own: what is asked of one says nothing of how often another was tried.
-Family = Literal["digits", "pacs", "vkitti2", "vkitti2-rendered", "beyond"]
+Family = Literal["digits", "digits-weights", "pacs", "vkitti2", "vkitti2-rendered", "beyond"]
 FAMILIES: dict[Family, tuple[Claim, ...]] = {
     "digits": CLAIMS,
+    "digits-weights": tuple(with_settings(claim, BEGUN) for claim in CLAIMS),
     "pacs": PACS_CLAIMS,
     "vkitti2": VKITTI2_CLAIMS,
     "vkitti2-rendered": RENDERED_CLAIMS,

@@ -28,6 +28,7 @@ TEXTS: dict[str, Callable[[Comparison], str]] = {
 }
 FIGURES: dict[str, Callable[[Comparison], Figure]] = {
     "figure3": digits_figure,
+    "figure3-weights": digits_figure,
     "figure4": clean_figure,
     "vkitti2-rendered": clean_figure,
 }

@@ -1,0 +1,37 @@
+"""Tables of the digits again, with a network that has learnt other images before.
+
+metadr sweep table1-weights --set precision=tf32
+metadr report table1-weights
+
+The paper does not say what its ResNet-18 starts from on the digits; docs/calibration.md tells what speaks for weights
+of ImageNet. They are read from weights/resnet18.safetensors in the data root, or from --weights FILE.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from metadr.benchmarks import with_training
+from metadr.models import FROM_A_FILE
+from metadr.recipes.table import Table
+
+Make = Callable[[bool], Table]
+
+BEGUN: dict[str, Any] = {"weights": FROM_A_FILE, "scaling": "imagenet"}
+NOTE = "The network starts from a file of weights (docs/calibration.md says which), and images are scaled as for these."
+
+
+def begun(make: Make) -> Make:
+    """The same table, its networks started from a file of weights; a tiny one keeps its own."""
+
+    def table(tiny: bool = False) -> Table:
+        usual = make(tiny)
+        changed = usual if tiny else usual.changed(lambda recipe: with_training(recipe, **BEGUN))
+        beside = usual.beside or usual.name
+        return changed._replace(
+            name=f"{usual.name}-weights",
+            about=f"{usual.about}; from a file of weights",
+            notes=(*usual.notes, NOTE),
+            beside=beside,
+        )
+
+    return table
