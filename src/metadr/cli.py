@@ -12,7 +12,15 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from metadr import cli_bench, cli_data, cli_report, cli_results, cli_study, listing
-from metadr.benchmarks import BENCHMARKS, data_fields, make_recipe, prepare, training_of, with_training
+from metadr.benchmarks import (
+    BENCHMARKS,
+    data_fields,
+    known_fields,
+    make_recipe,
+    prepare,
+    training_of,
+    with_settings,
+)
 from metadr.cli_report import print_tables, print_written
 from metadr.core import Recipe
 from metadr.cost import estimate
@@ -243,11 +251,15 @@ def main() -> None:
 
 def _as_asked(tables: list[Table], fields: dict[str, str], weights: str | None, *, tiny: bool) -> list[Table]:
     """The tables with settings and weights from the command line, and a note where these are not their own."""
+    recipes = [recipe for table in tables for recipe in table.recipes]
+    for name in fields:
+        if not any(name in known_fields(recipe) for recipe in recipes):
+            with_settings(recipes[0], **{name: fields[name]})  # says so
     given = {**fields, **({"weights": weights} if weights else {})}
     changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
     asked = []
     for usual, table in zip(tables, _with_weights(tables, weights), strict=True):
-        chosen = table.changed(lambda recipe: with_training(recipe, **fields))
+        chosen = table.changed(lambda recipe: with_settings(recipe, **_taken(fields, recipe)))
         # A file of weights where the table wants one is no other setting.
         if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
             chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
@@ -255,12 +267,18 @@ def _as_asked(tables: list[Table], fields: dict[str, str], weights: str | None, 
     return asked
 
 
+def _taken(fields: dict[str, str], recipe: Recipe) -> dict[str, str]:
+    """Of settings for whole tables those that a recipe has: not every method has every part."""
+    known = known_fields(recipe)
+    return {name: value for name, value in fields.items() if name in known}
+
+
 def _with_weights(tables: list[Table], file: str | None) -> list[Table]:
     """The tables with a file for the rows that start from weights; where none does, for all."""
     some = any(training_of(recipe).weights for table in tables for recipe in table.recipes)
 
     def change(recipe: Recipe) -> Recipe:
-        return with_training(recipe, weights=file) if training_of(recipe).weights or not some else recipe
+        return with_settings(recipe, weights=file) if training_of(recipe).weights or not some else recipe
 
     return tables if file is None else [table.changed(change) for table in tables]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from metadr.benchmarks import benchmark_of, prepare, training_of, with_training
+from metadr.benchmarks import benchmark_of, prepare, training_of, with_settings
 from metadr.core import Split
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, pick_device
@@ -54,7 +54,7 @@ def prediction_sheet(
                 f"{place} is a run on {', '.join(recipe.order)}, the runs before it are on others. Give runs of one "
                 "order of domains."
             )
-        prepare(with_training(recipe, weights=None), watch)  # the run's own are in its checkpoint
+        prepare(with_settings(recipe, weights=None), watch)  # the run's own are in its checkpoint
         colours = palette(benchmark.classes, benchmark.task.num_classes, benchmark.task.ignore_index)
         with Ground(training_of(recipe), chosen).held(), torch.no_grad():
             residents = load_domains(recipe, chosen)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from metadr import models, settings
-from metadr.benchmarks import benchmark_of, data_fields, get_benchmark, prepare, training_of, with_training
+from metadr.benchmarks import benchmark_of, data_fields, get_benchmark, prepare, training_of, with_settings
 from metadr.core import Domain, Recipe
 from metadr.domains import Resident, load_domains
 from metadr.engine.ground import Ground, pick_device
@@ -94,7 +94,7 @@ def rescore(
             )
         for path in paths:
             directory, recipe = finished_run(path, data or {})
-            prepare(with_training(recipe, weights=None), watch)  # the run's own are in its checkpoint
+            prepare(with_settings(recipe, weights=None), watch)  # the run's own are in its checkpoint
             with Ground(training_of(recipe), chosen).held():
                 residents = load_domains(recipe, chosen)  # held until the next run has found them
                 found = _rescored(directory, recipe, residents, statistics, chosen)

@@ -57,6 +57,8 @@ UNKNOWN: dict[str, tuple[Any, ...]] = {
     "set-to-bench": (["bench", "transforms", "--set", "psy3"], "No transformation set 'psy3'", "Closest: 'psi3'"),
     "model": (["run", "embedded", "--set", "model=resnet19"], "No model 'resnet19'", "Closest: 'resnet18'"),
     "domain": (["run", "embedded", "--set", "order=handwriten,street"], "No domain 'handwriten'", "'handwritten'"),
+    "field-of-sweep": (["sweep", "demo", "--set", "stepz=3"], "No field 'stepz'", "Closest: 'steps'"),
+    "field-of-no-part": (["sweep", "demo", "--set", "er.replay_batch=3"], "No field 'er.replay_batch'"),
     "table": (["sweep", "dmeo"], "No table 'dmeo'", "Closest: 'demo'", "metadr list tables"),
     "list": (["list", "benchmrks"], "No list 'benchmrks'", "Closest: 'benchmarks'"),
 }

@@ -14,7 +14,7 @@ from metadr import models
 from metadr.bench.peers import Peer, peers_of
 from metadr.bench.timing import quartiles
 from metadr.bench.work import Work
-from metadr.benchmarks import benchmark_of, make_recipe, training_of, with_training
+from metadr.benchmarks import benchmark_of, make_recipe, training_of, with_settings
 from metadr.core import Domain, Recipe
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, pick_device
@@ -85,7 +85,7 @@ def bench_sweep(
     note("one after another", 1, functools.partial(ours, 1, 1))
     for name, kind in (peers_of(recipe.method) if recipe.access == "current" else {}).items():
         try:
-            _others(kind, with_training(recipe, steps=1), chosen)  # what it pays once
+            _others(kind, with_settings(recipe, steps=1), chosen)  # what it pays once
         except UserError as error:
             left_out[name] = str(error)
             continue

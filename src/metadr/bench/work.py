@@ -34,9 +34,11 @@ def task_of(benchmark: str | None) -> Task:
 
 
 def training_on(benchmark: str | None) -> Training:
-    """As a benchmark trains, from weights drawn at random: what they are takes no time."""
+    """As a benchmark trains, from weights drawn at random (what they are takes no time), with images on the device."""
     usual = get_benchmark(benchmark).training if benchmark else Training()
-    return dataclasses.replace(usual, weights=None, epochs=None, later_epochs=None, kept_epoch="last", limit=None)
+    return dataclasses.replace(
+        usual, weights=None, epochs=None, later_epochs=None, kept_epoch="last", limit=None, stream=False
+    )
 
 
 def parts_of(benchmark: str | None, method: str) -> tuple[Part, ...]:

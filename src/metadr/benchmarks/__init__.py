@@ -13,7 +13,7 @@ from metadr.benchmarks.folder import FOLDER
 from metadr.benchmarks.pacs import PACS
 from metadr.benchmarks.streets import STREETS
 from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
-from metadr.core import ORACLES, Access, Benchmark, Found, Recipe, Training
+from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
 from metadr.progress import Watch
@@ -118,41 +118,60 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     access, method = _without_oracle(method)
     parts = list(parse_method(method, benchmark.part_defaults))
     memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0
-    whole: dict[str, Any] = {"order": order, "memory_per_domain": memory, "access": access}
-    overrides = dict(benchmark.tiny) if tiny else {}
-    if tiny:
-        whole["memory_per_domain"] = min(memory, 8)
+    made = Recipe(
+        benchmark.name,
+        order=order,
+        method=tuple(parts),
+        memory_per_domain=min(memory, 8) if tiny else memory,
+        access=access,
+        overrides=tuple(benchmark.tiny.items()) if tiny else (),
+        data=tuple(data.items()),
+    )
+    return with_settings(made, **fields)
+
+
+def with_settings(recipe: Recipe, **fields: Any) -> Recipe:
+    """The recipe with other settings: its own, of its training, of its parts or of its benchmark's data.
+
+    Values are as they are, or as text from the command line; names are those that `make_recipe` takes.
+    """
+    usual = get_benchmark(recipe.benchmark)
+    data, fields = _of_data(usual, fields)
+    data = {**dict(recipe.data), **data}
+    benchmark = _configured(usual, data)
+    parts, training, whole = list(recipe.method), dict(recipe.overrides), dict[str, Any]()
     for field, value in fields.items():
         owner, _, short = field.rpartition(".")
-        holders = [
-            i for i, part in enumerate(parts) if short in settings.names(type(part)) and owner in ("", part.name)
-        ]
-        if holders:
+        if holders := [i for i, part in enumerate(parts) if field in _names_in(part)]:
             for i in holders:
                 parts[i] = dataclasses.replace(parts[i], **{short: _value(type(parts[i]), short, value)})
         elif not owner and field in RECIPE_FIELDS:
             whole[field] = _value(Recipe, field, value)
         elif not owner and field in settings.names(Training):
-            overrides[field] = _value(Training, field, value)
+            training[field] = _value(Training, field, value)
         else:
-            known = {*RECIPE_FIELDS, *settings.names(Training), *data_fields(benchmark)}
-            known |= {
-                name for part in parts for own in settings.names(type(part)) for name in (own, f"{part.name}.{own}")
-            }
-            hint = f"Method '{method}' on '{benchmark.name}' has no such setting: list all with 'metadr list fields'."
-            raise unknown("field", field, known, hint=hint)
-    usual = BENCHMARKS[known_as].settings
+            hint = (
+                f"Method '{recipe.method_name}' on '{benchmark.name}' has no such setting: list all with "
+                "'metadr list fields'."
+            )
+            raise unknown("field", field, known_fields(recipe), hint=hint)
     values = {field: getattr(benchmark.settings, field) for field in data}
-    differences = tuple((field, value) for field, value in values.items() if value != getattr(usual, field))
+    differences = tuple((field, value) for field, value in values.items() if value != getattr(usual.settings, field))
     return check_recipe(
-        Recipe(benchmark.name, method=tuple(parts), overrides=tuple(overrides.items()), data=differences, **whole)
+        dataclasses.replace(recipe, method=tuple(parts), overrides=tuple(training.items()), data=differences, **whole)
     )
 
 
-def with_training(recipe: Recipe, **fields: Any) -> Recipe:
-    """The recipe with other settings of its training; values as they are, or as text from the command line."""
-    values = {name: _value(Training, name, value) for name, value in fields.items()}
-    return check_recipe(dataclasses.replace(recipe, overrides=tuple({**dict(recipe.overrides), **values}.items())))
+def known_fields(recipe: Recipe) -> set[str]:
+    """The names of all settings that a recipe has."""
+    own = {name for part in recipe.method for name in _names_in(part)}
+    data = data_fields(get_benchmark(recipe.benchmark))
+    return {*RECIPE_FIELDS, *settings.names(Training), *data, *(f"{recipe.benchmark}.{name}" for name in data), *own}
+
+
+def _names_in(part: Part) -> set[str]:
+    """The settings of a part, alone and after its name."""
+    return {name for own in settings.names(type(part)) for name in (own, f"{part.name}.{own}")}
 
 
 def data_fields(benchmark: Benchmark) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ TRAINING = Training(
     epochs=20,
     later_epochs=10,
     sampling="shuffled",
+    stream="auto",
     mirror=True,
     batch_size=8,
     lr=3e-4,

@@ -10,7 +10,7 @@ of ImageNet. They are read from weights/resnet18.safetensors in the data root, o
 from collections.abc import Callable
 from typing import Any
 
-from metadr.benchmarks import with_training
+from metadr.benchmarks import with_settings
 from metadr.models import FROM_A_FILE
 from metadr.recipes.table import Table
 
@@ -25,7 +25,7 @@ def begun(make: Make) -> Make:
 
     def table(tiny: bool = False) -> Table:
         usual = make(tiny)
-        changed = usual if tiny else usual.changed(lambda recipe: with_training(recipe, **BEGUN))
+        changed = usual if tiny else usual.changed(lambda recipe: with_settings(recipe, **BEGUN))
         beside = usual.beside or usual.name
         return changed._replace(
             name=f"{usual.name}-weights",
