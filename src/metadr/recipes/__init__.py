@@ -50,13 +50,15 @@ OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
     "figure3": figure3.table,
     "figure4": figure4.table,
 }
-# Those of the digits whose network is ResNet-18, and what is chosen before them.
+# Those of the digits whose network is ResNet-18, what is chosen before them, and what goes beyond.
 OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
     **{name: OF_THE_PAPER[name] for name in ("table1", "table3", "table4", "table6", "table7", "table8")},
     **{name: OF_THE_PAPER[name] for name in ("table10", "table11", "figure3")},
     "calibration3n": calibration.one_term_with_seeds,
     "calibration4n": calibration.with_seeds,
     "strengths": strengths.table,
+    "beyond": beyond.table,
+    "beyond-final": beyond_final.table,
 }
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {

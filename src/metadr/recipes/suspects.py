@@ -44,11 +44,15 @@ META: Changes = {
 FASTER = {**NOTHING, **RATE}
 # Whether the paper's network may have begun with weights that had learnt other images.
 BEGUN: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
-BEGUN_PER_IMAGE = {f"{what}, T for every image": {**fields, "per": "image"} for what, fields in FROM_WEIGHTS.items()}
+BEGUN_META: Changes = {
+    **BEGUN,
+    **{f"{what}, T for every image": {**fields, "per": "image"} for what, fields in FROM_WEIGHTS.items()},
+    **{f"{what}, the clean pass alone": {**fields, "batch_norm": "clean"} for what, fields in FROM_WEIGHTS.items()},
+}
 P1 = {
     "Naive": ("naive", TRAINING),
     "Naive + DR": ("dr", TRAINING),
-    "Meta-DR": ("meta-dr", {**META, **BEGUN, **BEGUN_PER_IMAGE}),
+    "Meta-DR": ("meta-dr", {**META, **BEGUN_META}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
@@ -56,7 +60,7 @@ P1 = {
 P2 = {
     "Naive": ("naive", {**FASTER, **BEGUN}),
     "Naive + DR": ("dr", {**FASTER, **BEGUN}),
-    "Meta-DR": ("meta-dr", {**META, **BEGUN, **BEGUN_PER_IMAGE}),
+    "Meta-DR": ("meta-dr", {**META, **BEGUN_META}),
     "ER": ("er", FASTER),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),

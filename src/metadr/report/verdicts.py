@@ -17,7 +17,7 @@ from metadr.report.records import Record
 from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 
 # Each is a family of its own: what is asked of one says nothing of how often another was tried.
-Family = Literal["digits", "digits-weights", "pacs", "vkitti2", "vkitti2-rendered", "beyond"]
+Family = Literal["digits", "digits-weights", "pacs", "vkitti2", "vkitti2-rendered", "beyond", "beyond-weights"]
 FAMILIES: dict[Family, tuple[Claim, ...]] = {
     "digits": CLAIMS,
     "digits-weights": tuple(with_settings(claim, BEGUN) for claim in CLAIMS),
@@ -25,6 +25,7 @@ FAMILIES: dict[Family, tuple[Claim, ...]] = {
     "vkitti2": VKITTI2_CLAIMS,
     "vkitti2-rendered": RENDERED_CLAIMS,
     "beyond": BEYOND_CLAIMS,
+    "beyond-weights": tuple(with_settings(claim, BEGUN) for claim in BEYOND_CLAIMS),
 }
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
