@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from metadr.beginnings import shared_domains
 from metadr.benchmarks import steps_of, training_of
 from metadr.core import Recipe
 from metadr.display import duration
@@ -49,8 +50,8 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device, *, lane
     """What these runs take on a device, by what is known of their methods."""
     finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1 and lanes != 1)
     steps, seconds, unknown = 0, 0.0, Counter[str]()
-    for job in jobs:
-        own = _steps_left(job, out)
+    for job, shared in zip(jobs, shared_domains(jobs), strict=True):
+        own = _steps_left(job, out, shared)
         kind = _kind(job.recipe)
         rate = finished.get(kind, measured.get(kind))  # runs of one's own have tests and a beginning in them
         steps += own
@@ -61,14 +62,15 @@ def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device, *, lane
     return Cost(steps, seconds, unknown)
 
 
-def _steps_left(job: Job, out: str | Path) -> int:
-    """Of the domains that a run has not ended yet."""
+def _steps_left(job: Job, out: str | Path, shared: int) -> int:
+    """Of the domains that a run has not ended yet, and does not take over from a run before it."""
     steps = steps_of(job.recipe)
     try:
         ended = {row["after"] for row in RunDirectory(out, job.recipe, job.seed).read("rows.json")}
     except (KeyError, TypeError, UserError):
-        return sum(steps)
-    return sum(each for name, each in zip(job.recipe.order, steps, strict=True) if name not in ended)
+        ended = set()
+    named = list(zip(job.recipe.order, steps, strict=True))[shared:]
+    return sum(each for name, each in named if name not in ended)
 
 
 def _kind(recipe: Recipe) -> str:

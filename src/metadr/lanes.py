@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable
 from contextlib import ExitStack
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -71,11 +71,13 @@ def interleave(
     stop: Callable[[], bool] = lambda: False,
     *,
     kind: Callable[[Job], Hashable] = lambda job: job,
+    waits: Callable[[Job, Collection[Job]], bool] = lambda job, running: False,
 ) -> Generator[Happened[Job], None, None]:
     """Give every job its turns until all have ended or `stop` says so; what is then running stops at a checkpoint.
 
     A run that finds no memory beside others waits until there are fewer of them, and one that then finds none again,
-    until all others have ended. Jobs of one `kind` take the same time.
+    until all others have ended. Jobs of one `kind` take the same time. A job that `waits` for one of those that are
+    running lets those behind it go first.
     """
     waiting, running, late = deque(jobs), list[Lane[Job]](), deque[Job]()
     width, put_back = _Width(lanes, device, kind), Counter[Job]()
@@ -84,7 +86,11 @@ def interleave(
             if not waiting and not running:
                 waiting.append(late.popleft())  # alone
             while waiting and len(running) < width.now:
-                job = waiting.popleft()
+                jobs_now = [lane.job for lane in running]
+                job = next((each for each in waiting if not waits(each, jobs_now)), None)
+                if job is None:
+                    break
+                waiting.remove(job)
                 running.append(Lane(job, start(job)))
             for lane in list(running):
                 happened = lane.turn()

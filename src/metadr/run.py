@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr import models
+from metadr.beginnings import Beginning, Beginnings
 from metadr.benchmarks import benchmark_of, check_recipe, training_of
 from metadr.best_epoch import Best, BestEpoch
 from metadr.clock import Clock
@@ -120,11 +121,13 @@ def advance(
     device: str = "auto",
     checkpoint_seconds: float = 30.0,
     capture: bool = True,
+    beginnings: Beginnings | None = None,
 ) -> Generator[Progress | None, None, Result]:
     """The same run as a generator that pauses every few steps, so that a caller can interleave several.
 
     It yields where it stands, or none where that is not known yet. Closed while it pauses, it leaves a checkpoint of
     that moment; while it is tested, of the domain's end, once that test is through; before it is trained, none.
+    With `beginnings` it goes on from what another run has left there, and leaves what others begin with too.
     """
     check_recipe(recipe)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
@@ -135,7 +138,7 @@ def advance(
         ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
             clock = Clock()
-            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock)
+            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock, beginnings)
             yield from _in_legs(stages, ground, clock)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
@@ -171,9 +174,10 @@ class _Sequence:
         checkpoint_seconds: float,
         capture: bool,
         clock: Clock,
+        beginnings: Beginnings | None,
     ) -> None:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
-        self.checkpoint_seconds, self._clock = checkpoint_seconds, clock
+        self.checkpoint_seconds, self._clock, self._beginnings = checkpoint_seconds, clock, beginnings
         self.training = training_of(recipe)
         self.task = benchmark_of(recipe).task
         self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
@@ -185,12 +189,13 @@ class _Sequence:
             torch.default_generator.manual_seed(stream_seed(seed, "init"))
             module = models.build(self.training.model, self.task.num_classes, self.training.weights)
         check_fit(self.training, Network(module, self.task), self.tested)
-        sizes = {(domain.train.x.shape[2], domain.train.x.shape[3]) for domain in self.tested}
+        self.sizes = sorted({(domain.train.x.shape[2], domain.train.x.shape[3]) for domain in self.tested})
         self.learner = Learner(
-            recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=sizes
+            recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=self.sizes
         )
         self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
+        self.taken_over = 0  # steps that another run took, which begins with the same domains
         self.steps = [
             self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
             for stage in range(len(self.domains))
@@ -222,13 +227,14 @@ class _Sequence:
             yield None
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
-        self.directory.write("done.json", {**self._times(), "steps": sum(self.steps)})
+        self.directory.write("done.json", {**self._times(), "steps": sum(self.steps) - self.taken_over})
 
     def _next_stage(self) -> None:
         self.stage, self.step, self.epochs = self.stage + 1, 0, None
         if self.stage < len(self.domains):
             self._begin()
-        self._save()
+        wanted = self._beginnings.leaves(self.recipe, self.seed, self.stage) if self._beginnings else None
+        self._save(wanted)
 
     def _train(self) -> Pauses:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
@@ -319,7 +325,11 @@ class _Sequence:
             }
             self.directory.write("environment.json", environment_now)
             self._begin()
-            yield from self._test(after=UNTRAINED)
+            begun = self._beginnings.find(self.recipe, self.seed) if self._beginnings else None
+            if begun and begun.checkpoint.position["sizes"] == [list(size) for size in self.sizes]:
+                yield from self._take_over(begun)
+            else:
+                yield from self._test(after=UNTRAINED)
             self._save()
             return
         self._check_same_ground(checkpoint.position)
@@ -327,11 +337,30 @@ class _Sequence:
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         self.own_seconds = checkpoint.position.get("own_seconds", self.seconds)
+        self.taken_over = checkpoint.position.get("taken_over", 0)
         if self.stage < len(self.domains):
             best = checkpoint.position.get("best")
             self._begin(Best(*best) if best else None)
             self.learner.load(checkpoint.tensors)
         self.directory.write("rows.json", self.rows)
+
+    def _take_over(self, begun: Beginning) -> Pauses:
+        """Go on from where another run ended the last of the domains that both begin with."""
+        position, tensors = begun.checkpoint
+        ended = self.recipe.order[: begun.num_domains]
+        known = {(row["after"], row["on"]): row for row in position["rows"]}
+        wanted = [(after, domain.name) for after in (UNTRAINED, *ended) for domain in self.tested]
+        whole = known.keys() >= set(wanted)
+        if not whole:  # tested on other domains than this one, which only happens at the end of the first
+            yield from self._test(after=UNTRAINED)
+        self.stage, self.taken_over = begun.num_domains, sum(self.steps[: begun.num_domains])
+        self._begin()
+        own = self.learner.state()  # of which the turns of images are this domain's, and none has been taken
+        self.learner.load({**tensors, **{name: own[name] for name in own.keys() & {"turns/order"}}})
+        if whole:
+            self.rows = [known[each] for each in wanted]
+        else:
+            yield from self._test(after=ended[-1])
 
     def _check_same_ground(self, position: dict[str, Any]) -> None:
         """Random streams belong to a kind of device and batches to their data: on others it would be another run."""
@@ -374,7 +403,7 @@ class _Sequence:
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
 
-    def _save(self) -> None:
+    def _save(self, written: Callable[[Path], None] | None = None) -> None:
         position = {
             "stage": self.stage,
             "step": self.step,
@@ -382,9 +411,11 @@ class _Sequence:
             **self._times(),
             "device": self.device.type,
             "data": self.data,
+            "sizes": self.sizes,
+            "taken_over": self.taken_over,
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
-        self.directory.save(Checkpoint(position, self.learner.state()))
+        self.directory.save(Checkpoint(position, self.learner.state()), written)
         self.directory.write("rows.json", self.rows)
         self._saved_at = time.monotonic()
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -240,13 +240,16 @@ class RunDirectory:
         if any(last.get(name) != value for name, value in environment.items()):
             self.write("environment.json", {**made, RESUMED: [*before, environment]})
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Take a checkpoint, to be written while the run goes on; what may come of that is raised by the next call."""
+    def save(self, checkpoint: Checkpoint, written: Callable[[Path], None] | None = None) -> None:
+        """Take a checkpoint, to be written while the run goes on; what may come of that is raised by the next call.
+
+        `written` is told of the file once it is there.
+        """
         self.settle()
         position = json.dumps({"key": self.key, **checkpoint.position})
         # A copy in any case: training writes into the tensors again before they are written.
         tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in checkpoint.tensors.items()}
-        self._writing = _writer(os.getpid()).submit(self._write_checkpoint, tensors, position)
+        self._writing = _writer(os.getpid()).submit(self._write_checkpoint, tensors, position, written)
 
     @property
     def writing(self) -> bool:
@@ -263,11 +266,16 @@ class RunDirectory:
                 if writing.done():  # else somebody interrupted, and the run must not be let go of yet
                     self._writing = None
 
-    def _write_checkpoint(self, tensors: dict[str, Tensor], position: str) -> None:
+    def _write_checkpoint(
+        self, tensors: dict[str, Tensor], position: str, written: Callable[[Path], None] | None
+    ) -> None:
         """Write it, then drop those that are older than the one before it."""
         data = save_tensors(tensors, metadata={"position": position})
         count = 1 + max((_count(path) for path in self.checkpoints()), default=0)
-        write_file(self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors", data)
+        path = self.path / f"checkpoint-{count:06d}-{_digest(data)}.safetensors"
+        write_file(path, data)
+        if written is not None:
+            written(path)
         for old in self.checkpoints()[KEPT_CHECKPOINTS:]:
             old.unlink()
 
@@ -277,20 +285,19 @@ class RunDirectory:
         paths, damaged = self.checkpoints(), []
         for path in paths:
             with told(path, "read"):
-                data = path.read_bytes()
-            if _digest(data) != path.stem.split("-")[-1]:
+                checkpoint = read_checkpoint(path)
+            if checkpoint is None:
                 log.warning("%s is damaged (its hash differs): trying the one before it.", path)
                 damaged.append(path)
                 continue
-            position = position_of(data)
-            if position["key"] != self.key:
+            if (key := checkpoint.position["key"]) != self.key:
                 raise UserError(
-                    f"{path} belongs to another recipe (key {position['key']}, this run has {self.key}). "
+                    f"{path} belongs to another recipe (key {key}, this run has {self.key}). "
                     "Move it back to its own run, or remove it to start this one afresh."
                 )
             for wrong in damaged:  # so that the next save keeps this one, and not them, to fall back on
                 wrong.unlink()
-            return Checkpoint(position, load_tensors(data))
+            return checkpoint
         if paths:
             log.warning("No checkpoint in %s is whole: starting afresh.", self.path)
         return None
@@ -316,6 +323,12 @@ def _writer(process: int) -> ThreadPoolExecutor:
     A process that was forked has its own: threads stay with their parent.
     """
     return ThreadPoolExecutor(1, thread_name_prefix="metadr-checkpoints")
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """What a file holds whose name ends with the hash of its content; none if that is not so."""
+    data = path.read_bytes()
+    return Checkpoint(position_of(data), load_tensors(data)) if _digest(data) == path.stem.split("-")[-1] else None
 
 
 def position_of(data: bytes) -> dict[str, Any]:

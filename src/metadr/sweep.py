@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from metadr import settings
+from metadr.beginnings import Beginnings
 from metadr.benchmarks import check_recipe, steps_of, training_of
 from metadr.core import Recipe
 from metadr.engine.capture import found_no_memory, out_of_memory
@@ -179,11 +180,15 @@ def sweep(
     # Of many lanes, each checkpoint is a copy of a whole network from the device: on a GPU one every other second.
     seconds = 30 if chosen.type == "cpu" else 300
 
+    beginnings = Beginnings(jobs, out, chosen)
+
     def start(job: Job) -> Stages:
         tally.start(job)
-        return advance(job.recipe, job.seed, out=out, device=str(chosen), checkpoint_seconds=seconds, capture=capture)
+        beginnings.start(*job)
+        where: dict[str, Any] = {"out": out, "device": str(chosen), "beginnings": beginnings}
+        return advance(job.recipe, job.seed, **where, checkpoint_seconds=seconds, capture=capture)
 
-    for happened in interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe):
+    for happened in interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=beginnings.waits):
         job = happened.job
         if happened.progress is not None:
             tally.went_on(job, happened.progress)
@@ -201,6 +206,8 @@ def sweep(
                 what = "failed" if happened.error else "done"
                 watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
+    if len(outcome.done) + len(outcome.failed) == len(jobs):
+        beginnings.clear()
     return outcome
 
 

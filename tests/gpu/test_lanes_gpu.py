@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from metadr import models
+from metadr.benchmarks import make_recipe
 from metadr.core import Batch, Context, Part
 from metadr.domains import load_domains
 from metadr.engine.ground import prepare_process
@@ -86,6 +87,19 @@ def test_a_sweep_gives_the_same_bits_on_any_number_of_lanes(jobs, short_turns, t
         toys.assert_same_bits(final(tmp_path / "auto", job), wanted)
         if job in plain:
             toys.assert_same_bits(final(tmp_path / "eager", job), wanted)
+
+
+@pytest.mark.parametrize("method", ["naive", "er+meta-dr", "dr+ewc+gem"])
+def test_orders_that_begin_alike_are_trained_once_to_the_same_bits(
+    method, registered_toys, short_turns, toys, tmp_path
+):
+    orders = itertools.permutations(("red", "green", "blue"))
+    orders_of = [Job(make_recipe("toy-shapes", method, order=order, steps=6), 0) for order in orders]
+    assert sweep(orders_of, out=tmp_path / "swept", device="cuda", lanes=4).failed == []
+    assert sum(RunDirectory(tmp_path / "swept", *job).read("done.json")["steps"] for job in orders_of) == 15 * 6
+    for job in orders_of:
+        run(*job, out=tmp_path / "alone", device="cuda")
+        toys.assert_same_bits(final(tmp_path / "swept", job), final(tmp_path / "alone", job))
 
 
 def test_a_failing_lane_does_not_disturb_the_others(jobs, short_turns, classification, toys, tmp_path):

@@ -28,7 +28,8 @@ def test_finished_runs_tell_the_time_of_their_method(registered_toys, tmp_path: 
     # The median, 9 seconds of 9 steps; longer runs take longer.
     jobs = [Job(make_recipe("toy-shapes", "dr", steps=5, lr=0.5), 0), Job(make_recipe("toy-shapes", "dr"), 7)]
     assert estimate(jobs, tmp_path, CPU) == Cost(3 * (5 + 3), pytest.approx(24.0), Counter())
-    others = [Job(make_recipe("toy-shapes", method), 0) for method in ("naive", "meta-dr", "meta-dr", "oracle-all+dr")]
+    methods = ("naive", "meta-dr", "meta-dr", "oracle-all+dr")
+    others = [Job(make_recipe("toy-shapes", method), seed) for seed, method in enumerate(methods)]
     others += [Job(make_recipe("toy-shapes", "dr", batch_size=3), 0)]
     unknown = Counter({"meta-dr": 2, "naive": 1, "oracle-all+dr": 1, "dr": 1})
     assert estimate([*jobs, *others], tmp_path, CPU) == Cost(24 + 5 * 9, pytest.approx(24.0), unknown)

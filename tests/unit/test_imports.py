@@ -22,6 +22,7 @@ LAYERS = [
     ["engine", "recipes"],
     ["evaluate"],
     ["store", "provenance", "domains", "best_epoch"],
+    ["beginnings"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],

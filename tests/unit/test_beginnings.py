@@ -1,0 +1,203 @@
+"""Runs that begin alike are one run until they part: trained once, to the bits of each by itself."""
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from metadr.beginnings import FOLDER, Beginnings, keys_of, shared_domains
+from metadr.benchmarks import make_recipe
+from metadr.cost import estimate
+from metadr.lanes import interleave
+from metadr.recipes import get_table
+from metadr.run import run
+from metadr.store import RunDirectory
+from metadr.sweep import Job, plan_jobs, sweep
+
+CPU = torch.device("cpu")
+ORDERS = list(itertools.permutations(("red", "green", "blue")))
+STEPS = 3
+
+
+def every_order(method: str = "naive", benchmark: str = "toy-shapes", **fields: Any) -> list[Job]:
+    return [Job(make_recipe(benchmark, method, order=order, **{"steps": STEPS, **fields}), 0) for order in ORDERS]
+
+
+def final(out: Path, job: Job) -> dict[str, Tensor]:
+    """Its scores, in their order, and all that its last checkpoint holds."""
+    directory = RunDirectory(out, *job)
+    assert directory.finished
+    rows = directory.read("rows.json")
+    assert [(row["after"], row["on"]) for row in rows] == [
+        (after, on) for after in ("untrained", *job.recipe.order) for on in job.recipe.domains
+    ]
+    scores = torch.tensor([row["value"] for row in rows], dtype=torch.float64)
+    return {"scores": scores, **load_file(directory.checkpoints()[0])}
+
+
+def steps_taken(out: Path) -> int:
+    return sum(json.loads(path.read_text())["steps"] for path in out.rglob("done.json"))
+
+
+def assert_as_alone(jobs: list[Job], tmp_path: Path, toys: Any, *, lanes: int = 1) -> int:
+    """A sweep of these runs ends with the bits of each by itself; the steps that it took."""
+    outcome = sweep(jobs, out=tmp_path / "swept", device="cpu", lanes=lanes)
+    assert sorted(outcome.done, key=jobs.index) == jobs
+    for job in jobs:
+        run(*job, out=tmp_path / "alone", device="cpu")
+        toys.assert_same_bits(final(tmp_path / "swept", job), final(tmp_path / "alone", job))
+    return steps_taken(tmp_path / "swept")
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("method", ["naive", "dr+ewc", "er+meta-dr", "gem+l2"])
+def test_orders_share_what_they_begin_with(method, lanes, registered_toys, toys, tmp_path):
+    taken = assert_as_alone(every_order(method), tmp_path, toys, lanes=lanes)
+    assert taken == (3 + 6 + 6) * STEPS  # first domains, first two, and all three
+    assert not (tmp_path / "swept" / FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampling": "shuffled", "batch_size": 5, "steps": 7},
+        {"sampling": "shuffled", "batch_size": 5, "steps": 7, "stream": True},
+        {"stream": True},
+        {"tested_by": "domains"},
+        {"tested_by": "batch"},
+        {"optimizer": "sgd", "momentum": 0.9},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+@pytest.mark.parametrize("benchmark", ["toy-shapes", "toy-masks"])
+def test_however_they_are_trained_and_tested(benchmark, fields, registered_toys, toys, tmp_path):
+    jobs = every_order("er", benchmark, **fields)[:3]
+    steps = fields.get("steps", STEPS)
+    assert assert_as_alone(jobs, tmp_path, toys) == (2 + 3 + 3) * steps  # red-green, red-blue and green-red
+
+
+def test_oracles_of_what_was_seen_so_far_share_too(registered_toys, toys, tmp_path):
+    assert assert_as_alone(every_order("oracle-cumulative"), tmp_path, toys) == (3 + 6 + 6) * STEPS
+
+
+def test_runs_on_other_domains_share_the_first_and_test_for_themselves(registered_toys, toys, tmp_path):
+    orders = (("red", "green"), ("red", "blue"), ("red", "green", "blue"))
+    jobs = [Job(make_recipe("toy-shapes", "dr+er", order=order, steps=STEPS), 0) for order in orders]
+    assert assert_as_alone(jobs, tmp_path, toys) == (1 + 1 + 1 + 2) * STEPS
+
+
+def test_what_decides_a_run_decides_its_beginnings(registered_toys):
+    usual = make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS)
+    others = {
+        "seed": (usual, 1),
+        "method": (make_recipe("toy-shapes", "dr+er", order=ORDERS[0], steps=STEPS), 0),
+        "part": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, compositions=1), 0),
+        "training": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, later_lr=0.5), 0),
+        "precision": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, precision="bf16"), 0),
+        "first domain": (make_recipe("toy-shapes", "dr", order=("green", "red", "blue"), steps=STEPS), 0),
+    }
+    keys = set(keys_of(usual, 0))
+    assert len(keys) == 2  # the end of the last domain is the end of the run
+    for what, other in others.items():
+        assert not keys & set(keys_of(*other)), what
+    assert shared_domains([(usual, 0), *others.values()]) == [0] * 7
+
+
+def test_who_sees_all_domains_or_chooses_an_epoch_begins_alone(registered_toys):
+    assert keys_of(make_recipe("toy-shapes", "oracle-all"), 0) == []
+    assert keys_of(make_recipe("toy-shapes", sampling="shuffled", epochs=2, kept_epoch="best"), 0) == []
+
+
+def after_a_few_turns() -> Callable[[], bool]:
+    turns = iter(range(6))
+    return lambda: next(turns, None) is None
+
+
+def test_a_stopped_sweep_keeps_beginnings_until_all_is_done(registered_toys, toys, tmp_path):
+    jobs, out = every_order("er+meta-dr"), tmp_path / "stopped"
+    done, calls = 0, 0
+    while (missing := plan_jobs(jobs, out).missing) and calls < 60:
+        done += len(sweep(missing, out=out, device="cpu", lanes=2, stop=after_a_few_turns()).done)
+        calls += 1
+        assert (out / FOLDER).exists() or not plan_jobs(jobs, out).missing or calls < 3
+    assert (done, calls > 3) == (6, True)
+    assert not (out / FOLDER).exists()
+    for job in jobs:
+        run(*job, out=tmp_path / "alone", device="cpu")
+        toys.assert_same_bits(final(out, job), final(tmp_path / "alone", job))
+
+
+def test_a_damaged_beginning_is_not_used(registered_toys, toys, tmp_path):
+    first, second = every_order("dr")[:2]
+    beginnings = Beginnings([first, second], tmp_path, CPU)
+    leave = beginnings.leaves(*first, 1)
+    assert leave is not None
+    assert beginnings.leaves(*first, 2) is None  # nobody else begins with red and green
+    run(*first, out=tmp_path, device="cpu")
+    leave(RunDirectory(tmp_path, *first).checkpoints()[0])
+    found = beginnings.find(*second)
+    assert found is not None and found.num_domains == 1
+    (kept,) = (tmp_path / FOLDER).iterdir()
+    content = kept.read_bytes()
+    kept.unlink()  # it is the run's own file too
+    kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert beginnings.find(*second) is None
+    kept.unlink()
+    assert beginnings.find(*second) is None
+
+
+def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, tmp_path):
+    jobs = every_order("dr")
+    beginnings = Beginnings(jobs, tmp_path, CPU)
+    red_green, red_blue, green_red = jobs[:3]
+    assert not beginnings.waits(red_blue, [])
+    beginnings.start(*red_green)
+    assert beginnings.waits(red_blue, [red_green])
+    assert not beginnings.waits(green_red, [red_green])
+    assert not beginnings.waits(red_blue, [])  # it failed, or found no memory
+    leave = beginnings.leaves(*red_green, 1)
+    run(*red_green, out=tmp_path, device="cpu")
+    leave(RunDirectory(tmp_path, *red_green).checkpoints()[0])
+    assert not beginnings.waits(red_blue, [red_green])
+
+
+def test_nobody_waits_for_a_run_that_goes_on(registered_toys, tmp_path):
+    red_green, red_blue = every_order("dr")[:2]
+    run(*red_green, out=tmp_path, device="cpu")  # has checkpoints, and left nothing
+    beginnings = Beginnings([red_green, red_blue], tmp_path, CPU)
+    beginnings.start(*red_green)
+    assert not beginnings.waits(red_blue, [red_green])
+
+
+def test_a_job_that_waits_lets_others_go_first():
+    started: list[str] = []
+
+    def start(job):
+        started.append(job)
+        yield from (None, None)
+
+    def waits(job, running):
+        return job == "later" and "first" in running
+
+    ended = [happened.job for happened in interleave(["first", "later", "other"], start, 2, CPU, waits=waits)]
+    assert started == ["first", "other", "later"]
+    assert sorted(ended) == ["first", "later", "other"]
+
+
+@pytest.mark.parametrize(("name", "trained"), [("table11", 5 * (4 + 12 + 24 + 24)), ("figure4", 3 * (4 + 33 + 33))])
+def test_the_paper_s_orders_and_scenes_share_as_the_pages_say(name, trained):
+    jobs = [Job(recipe, seed) for recipe, seeds in get_table(name).seeds_of.items() for seed in seeds]
+    domains = [len(job.recipe.order) - shared for job, shared in zip(jobs, shared_domains(jobs), strict=True)]
+    assert sum(domains) == trained
+
+
+def test_what_is_shared_is_paid_for_once(registered_toys, tmp_path):
+    jobs = every_order()
+    assert shared_domains(jobs) == [0, 1, 0, 1, 0, 1]
+    assert estimate(jobs, tmp_path, CPU).steps == (3 + 6 + 6) * STEPS
