@@ -27,7 +27,7 @@ from metadr.cost import estimate
 from metadr.display import Watch, duration, working
 from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.engine.ground import pick_device
-from metadr.errors import UserError
+from metadr.errors import UserError, unknown
 from metadr.images import write_picture
 from metadr.models import FROM_A_FILE, kind_of
 from metadr.packs import unlike_images
@@ -186,7 +186,7 @@ def sweep(
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
     usual = [get_table(name, tiny=tiny).with_seeds(seeds) for name in dict.fromkeys(tables)]
     _sweep_and_report(
-        _as_asked(usual, fields, weights, tiny=tiny),
+        _as_asked(usual, row or [], fields, weights, tiny=tiny),
         out,
         device=device,
         lanes=_lanes(lanes),
@@ -249,38 +249,42 @@ def main() -> None:
         raise SystemExit(2) from None
 
 
-def _as_asked(tables: list[Table], fields: dict[str, str], weights: str | None, *, tiny: bool) -> list[Table]:
-    """The tables with settings and weights from the command line, and a note where these are not their own."""
-    recipes = [recipe for table in tables for recipe in table.recipes]
+def _as_asked(
+    tables: list[Table], rows: list[str], fields: dict[str, str], weights: str | None, *, tiny: bool
+) -> list[Table]:
+    """The tables with settings from the command line in the rows that are asked for, and a note where these are not
+    their own. A file of weights is for those that start from weights; where none of them does, for all of them."""
+    asked_for = {recipe for table in only(tables, rows) for recipe in table.recipes}
+    known = {recipe: known_fields(recipe) for recipe in asked_for}
+    every = {name for names in known.values() for name in names}
     for name in fields:
-        if not any(name in known_fields(recipe) for recipe in recipes):
-            with_settings(recipes[0], **{name: fields[name]})  # says so
+        if name not in every:
+            raise unknown("field", name, every, hint="No row has such a setting: list all with 'metadr list fields'.")
+    some = any(training_of(recipe).weights for recipe in asked_for)
+
+    def change(recipe: Recipe) -> Recipe:
+        if recipe not in asked_for:
+            return recipe
+        own = {name: value for name, value in fields.items() if name in known[recipe]}  # not all have all parts
+        if weights and (training_of(recipe).weights or not some):
+            own["weights"] = weights
+        return with_settings(recipe, **own)
+
     given = {**fields, **({"weights": weights} if weights else {})}
     changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
     asked = []
-    for usual, table in zip(tables, _with_weights(tables, weights), strict=True):
-        chosen = table.changed(lambda recipe: with_settings(recipe, **_taken(fields, recipe)))
+    for usual in tables:
+        chosen = usual.changed(change)
+        if len(chosen.recipes) < len(usual.recipes):
+            raise UserError(
+                f"With {changes} rows of table '{usual.name}' that differ in this would be the same. Choose one of "
+                "them with --row, or leave the setting out."
+            )
         # A file of weights where the table wants one is no other setting.
         if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
             chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
         asked.append(chosen)
     return asked
-
-
-def _taken(fields: dict[str, str], recipe: Recipe) -> dict[str, str]:
-    """Of settings for whole tables those that a recipe has: not every method has every part."""
-    known = known_fields(recipe)
-    return {name: value for name, value in fields.items() if name in known}
-
-
-def _with_weights(tables: list[Table], file: str | None) -> list[Table]:
-    """The tables with a file for the rows that start from weights; where none does, for all."""
-    some = any(training_of(recipe).weights for table in tables for recipe in table.recipes)
-
-    def change(recipe: Recipe) -> Recipe:
-        return with_settings(recipe, weights=file) if training_of(recipe).weights or not some else recipe
-
-    return tables if file is None else [table.changed(change) for table in tables]
 
 
 def _lanes(text: str) -> int | Literal["auto"]:

@@ -59,6 +59,9 @@ UNKNOWN: dict[str, tuple[Any, ...]] = {
     "domain": (["run", "embedded", "--set", "order=handwriten,street"], "No domain 'handwriten'", "'handwritten'"),
     "field-of-sweep": (["sweep", "demo", "--set", "stepz=3"], "No field 'stepz'", "Closest: 'steps'"),
     "field-of-no-part": (["sweep", "demo", "--set", "er.replay_batch=3"], "No field 'er.replay_batch'"),
+    "field-of-no-row": (["sweep", "demo", "--row", "naive", "--set", "dr.per=image"], "No field 'dr.per'"),
+    "field-of-a-row": (["sweep", "table1", "--set", "dr.pr=image"], "No field 'dr.pr'", "Closest: 'dr.per'"),
+    "rows-made-one": (["sweep", "table8", "--set", "inner_lr=0.1"], "rows of table 'table8'", "would be the same"),
     "table": (["sweep", "dmeo"], "No table 'dmeo'", "Closest: 'demo'", "metadr list tables"),
     "list": (["list", "benchmrks"], "No list 'benchmrks'", "Closest: 'benchmarks'"),
 }

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from metadr.benchmarks import get_benchmark
-from metadr.recipes import get_table
-from metadr.report import Record, read_records, write_report
-from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, runs, with_settings
+from metadr.core import Recipe
+from metadr.recipes import TABLES, get_table
+from metadr.report import Record, pairs, read_records, write_report
+from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, claim_with, runs
 from metadr.report.pairs import recipe_of, recipes_of, score_of
 from metadr.report.paper import PAPER
 from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, text_claims
@@ -157,21 +158,33 @@ def test_a_claim_can_be_put_to_runs_with_further_settings() -> None:
     scaled = {"scaling": "imagenet"}
     records = [*seeds(runs("p1", "naive", **scaled), 60), *seeds(runs("p1", "dr", **scaled), 70)]
     assert one(records).outcome == "no runs"
-    verdict = one(records, with_settings(DR_OVER_NAIVE, scaled))
+    verdict = one(records, claim_with(DR_OVER_NAIVE, scaled))
     assert verdict.found is not None and (verdict.found.mean, verdict.found.n) == (10.0, 1)
     gained = Claim("x", "y", Gain(DR, NAIVE), (Gain(NAIVE, DR),), ("kept",))
-    found = with_settings(gained, scaled)
+    found = claim_with(gained, scaled)
     sides = (*found.runs, *found.over[0])
     assert [side.fields for side in sides] == [tuple(scaled.items())] * 4
 
 
-def test_the_claims_on_networks_from_weights_are_those_on_the_digits() -> None:
-    """Each is put to the recipes of the table of the paper, with weights from a file."""
-    table = get_table("table1-weights")
-    (dr, *_), (usual, *_) = FAMILIES["digits-weights"], FAMILIES["digits"]
-    assert [claim.name for claim in FAMILIES["digits-weights"]] == [claim.name for claim in FAMILIES["digits"]]
-    assert description(recipe_of(dr.runs)) in [description(recipe) for recipe in table.recipes]
-    assert description(recipe_of(usual.runs)) not in [description(recipe) for recipe in table.recipes]
+def wanted_of(recipe: Recipe) -> str:
+    """What a claim wants of a run of this recipe."""
+    return pairs._text(pairs._content_of(description(recipe)))
+
+
+@pytest.mark.parametrize("family", ["digits", "beyond"])
+def test_the_claims_on_networks_from_weights_are_those_on_the_digits(family: Any) -> None:
+    """Each is put to recipes of a table with weights from a file."""
+    claims, usual = FAMILIES[f"{family}-weights"], FAMILIES[family]  # type: ignore[index]
+    assert [claim.name for claim in claims] == [claim.name for claim in usual]
+    tables = [get_table(name) for name in TABLES if name.endswith("-weights")]
+    there = {wanted_of(recipe) for table in tables for recipe in table.recipes}
+
+    def recipes(claim: Claim) -> list[str]:
+        sides = [side for side in (claim.runs, *claim.over) if isinstance(side, Runs)]
+        return [wanted_of(each) for side in sides for each in recipes_of(side).values()]
+
+    assert all(recipe in there for claim in claims for recipe in recipes(claim))
+    assert not any(recipe in there for claim in usual for recipe in recipes(claim))
 
 
 def test_every_score_has_to_hold_and_the_weakest_decides() -> None:

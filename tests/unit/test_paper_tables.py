@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from metadr.benchmarks import make_recipe, training_of
+from metadr.benchmarks import make_recipe, training_of, with_settings
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
-from metadr.recipes import OF_THE_PAPER, get_table, only
+from metadr.recipes import OF_THE_PAPER, from_weights, get_table, only
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
@@ -340,3 +340,20 @@ def test_rendered_tables_stand_beside_the_paper_and_say_what_they_are(name: str,
     scratch = networks.pop("Naive, ResNet-34 from scratch", {("unet_resnet34", None)})
     assert scratch == {("unet_resnet34", None)}
     assert set().union(*networks.values()) == {("unet_resnet50_v1", "file")}
+
+
+@pytest.mark.parametrize("name", ["table1", "table11", "calibration3n", "beyond-final"])
+def test_tables_from_weights_are_the_usual_ones_but_for_what_networks_start_from(name: str) -> None:
+    usual, table = get_table(name), get_table(f"{name}-weights")
+    assert (table.beside, table.first_seed) == (usual.beside or name, usual.first_seed)
+    for own, other in zip(table.rows, usual.rows, strict=True):
+        assert own._replace(recipes=()) == other._replace(recipes=())
+        for recipe, before in zip(own.recipes, other.recipes, strict=True):
+            training = training_of(recipe)
+            assert (training.weights, training.scaling, training.model) == (FROM_A_FILE, "imagenet", "resnet18")
+            assert with_settings(recipe, weights="none", scaling="unit") == with_settings(
+                before, weights="none", scaling="unit"
+            )
+    assert [note for note in table.notes if note not in usual.notes] == [from_weights.NOTE]
+    tiny = get_table(f"{name}-weights", tiny=True)
+    assert (tiny.recipes, tiny.notes) == (get_table(name, tiny=True).recipes, usual.notes)  # which starts from none

@@ -12,7 +12,7 @@ from metadr import cli, models
 from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
 from metadr.domains import read_domains
 from metadr.errors import UserError
-from metadr.models import libraries
+from metadr.models import FROM_A_FILE, libraries
 from metadr.packs import Written, unlike_images, write_weights
 from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
@@ -216,15 +216,19 @@ def test_without_timm_its_names_are_unknown_and_the_extra_is_named(monkeypatch: 
 def test_a_file_is_for_the_rows_that_start_from_weights(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "_check_fits", lambda name, weights, content: None)  # it is a small network's
 
-    def given(*names: str) -> set[tuple[str, str | None]]:
-        made = cli._with_weights([get_table(name) for name in names], str(file))
+    def given(*names: str, rows: tuple[str, ...] = ()) -> set[tuple[str, str | None]]:
+        made = cli._as_asked([get_table(name) for name in names], list(rows), {}, str(file), tiny=False)
         return {(each.model, each.weights) for table in made for each in map(training_of, table.recipes)}
 
     assert given("vkitti2-rendered") == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
     assert {weights for _, weights in given("demo")} == {str(file)}  # where none does, it is for all
-    some = given("suspects", "suspects-p2")  # of which only the first has such rows
-    assert {model for model, weights in some if weights} == {"resnet50_v1"} and ("resnet18", None) in some
-    assert cli._with_weights([get_table("demo")], None) == [get_table("demo")]
+    some = given("suspects", "strengths")  # of which only the first has such rows
+    named = {"resnet18", "resnet50_v1"}
+    assert {model for model, weights in some if weights} == named and ("resnet18", None) in some
+    asked = given("suspects", rows=("*, ResNet-18 from a file of weights",))
+    assert {model for model, weights in asked if weights == str(file)} == {"resnet18"}
+    assert ("resnet50_v1", FROM_A_FILE) in asked  # a row that is not asked for stays as it is
+    assert cli._as_asked([get_table("demo")], [], {}, None, tiny=False) == [get_table("demo")]
 
 
 def test_rows_from_weights_and_from_scratch_are_both_found_in_a_report(
@@ -306,3 +310,14 @@ def test_where_there_is_no_network_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no checkpoint, and so no weights"):
         write_weights(done.path, tmp_path / "w.safetensors")
     assert not (tmp_path / "w.safetensors").exists()
+
+
+def test_settings_of_a_sweep_are_for_the_rows_that_have_them() -> None:
+    """Of data and of a memory too: not every method has one."""
+    (table,) = cli._as_asked(
+        [get_table("table1")], [], {"memory_per_domain": "7", "digits.resize": "pad"}, None, tiny=False
+    )
+    assert {recipe.data for recipe in table.recipes} == {(("resize", "pad"),)}
+    assert {bool(recipe.memory_per_domain): recipe.memory_per_domain for recipe in table.recipes} == {False: 0, True: 7}
+    (some,) = cli._as_asked([get_table("table1")], ["P1 ER"], {"memory_per_domain": "7"}, None, tiny=False)
+    assert sorted({recipe.memory_per_domain for recipe in some.recipes}) == [0, 7, 100]

@@ -23,7 +23,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 DEFAULT_MEMORY = 100  # "by default, M = 100", Section 5.2
-RECIPE_FIELDS = ("memory_per_domain", "memory_choice", "access", "order", "tested")
+MEMORY_FIELDS = ("memory_per_domain", "memory_choice")
+RECIPE_FIELDS = (*MEMORY_FIELDS, "access", "order", "tested")
 
 
 def register(benchmark: Benchmark) -> Benchmark:
@@ -163,10 +164,12 @@ def with_settings(recipe: Recipe, **fields: Any) -> Recipe:
 
 
 def known_fields(recipe: Recipe) -> set[str]:
-    """The names of all settings that a recipe has."""
+    """The names of all settings that a recipe has: of a memory where a part uses one."""
     own = {name for part in recipe.method for name in _names_in(part)}
+    own |= set(MEMORY_FIELDS) if any(part.uses_memory for part in recipe.method) else set()
     data = data_fields(get_benchmark(recipe.benchmark))
-    return {*RECIPE_FIELDS, *settings.names(Training), *data, *(f"{recipe.benchmark}.{name}" for name in data), *own}
+    whole = {name for name in RECIPE_FIELDS if name not in MEMORY_FIELDS}
+    return {*whole, *settings.names(Training), *data, *(f"{recipe.benchmark}.{name}" for name in data), *own}
 
 
 def _names_in(part: Part) -> set[str]:

@@ -18,10 +18,8 @@ def check_fit(training: Training, network: Network, domains: list[Domain]) -> No
             # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 logits = network.logits(x, role="memory")
-                _check_meaning(training.model, logits, y)
-                network.task.loss(logits, y)
-        except UserError:
-            raise
+                if _speaks_of(logits, y):
+                    network.task.loss(logits, y)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             size = "x".join(map(str, x.shape[2:]))
@@ -29,14 +27,15 @@ def check_fit(training: Training, network: Network, domains: list[Domain]) -> No
                 f"Model '{training.model}' cannot be trained on images of {size} in batches of {training.batch_size} "
                 f"({reason}). Choose another model or batch_size."
             ) from error
+        if not _speaks_of(logits, y):
+            says, wanted = ("image", "pixel") if y.ndim == 3 else ("pixel", "image")
+            kind = "a U-Net, such as unet_resnet34" if wanted == "pixel" else "a classifier, such as resnet18"
+            raise UserError(
+                f"Model '{training.model}' gives every {says} a label, and in these data every {wanted} has one. "
+                f"Choose {kind}; list all with 'metadr list models'."
+            )
 
 
-def _check_meaning(model: str, logits: Tensor, y: Tensor) -> None:
-    """Refuse a network that speaks of images where pixels have labels, and the reverse."""
-    if logits.ndim != y.ndim + 1:
-        says, wanted = ("image", "pixel") if y.ndim == 3 else ("pixel", "image")
-        kind = "a U-Net, such as unet_resnet34" if wanted == "pixel" else "a classifier, such as resnet18"
-        raise UserError(
-            f"Model '{model}' gives every {says} a label, and in these data every {wanted} has one. Choose {kind}; "
-            "list all with 'metadr list models'."
-        )
+def _speaks_of(logits: Tensor, y: Tensor) -> bool:
+    """Whether a network speaks of what has labels: of images, or of their pixels."""
+    return logits.ndim == y.ndim + 1

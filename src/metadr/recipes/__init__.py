@@ -12,6 +12,7 @@ from metadr.recipes import (
     embedded,
     figure3,
     figure4,
+    from_weights,
     pacs_resnet50,
     precision,
     statistics,
@@ -31,7 +32,6 @@ from metadr.recipes import (
     table11,
     vkitti2_rendered,
 )
-from metadr.recipes.begun import begun
 from metadr.recipes.table import Row, Table, only
 
 # The paper's, by its numbers.
@@ -79,7 +79,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
-    **{f"{name}-weights": begun(make) for name, make in OF_THE_DIGITS.items()},
+    **{f"{name}-weights": from_weights.started(make) for name, make in OF_THE_DIGITS.items()},
 }
 TABLES: dict[str, Callable[[bool], Table]] = {
     "demo": demo.table,

@@ -16,8 +16,8 @@ from typing import Any
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
-from metadr.recipes.begun import BEGUN
 from metadr.recipes.digits import SYN, p1
+from metadr.recipes.from_weights import STARTED
 from metadr.recipes.table import Row, Table
 from metadr.recipes.table4 import OTHERS
 
@@ -32,8 +32,8 @@ OTHER_STEMS: dict[str, dict[str, Any]] = {
     "ResNet-18, first 3x3, of 20 channels": {"model": "resnet18_narrow"},
 }
 FROM_WEIGHTS: dict[str, dict[str, Any]] = {
-    "ResNet-50 with ImageNet weights": {"model": "resnet50_v1", **BEGUN},
-    "ResNet-18 from a file of weights": BEGUN,
+    "ResNet-50 with ImageNet weights": {"model": "resnet50_v1", **STARTED},
+    "ResNet-18 from a file of weights": STARTED,
 }
 OTHER_NETWORKS = {**OTHER_STEMS, "ResNet-50": {"model": "resnet50_v1"}, **FROM_WEIGHTS}
 NETWORKS = {"ResNet-18, first 7x7 by 2 and pooling": {}, **OTHER_NETWORKS}

@@ -5,9 +5,9 @@ metadr sweep suspects-p2                    P2
 metadr report suspects                      every point by its distance from the paper's Table 1
 
 Weights are read from the data root (weights/resnet50_v1.safetensors, weights/resnet18.safetensors), or from --weights
-FILE, for rows of one network; `--row "Naive, ResNet-18, *"` runs what needs none. docs/calibration.md says which files
-the published rows are of. What tests by other statistics of batch norm would say of the same weights, `metadr rescore`
-tells.
+FILE, with `--row` for those of one network; `--row "Naive, ResNet-18, *"` runs what needs none. docs/calibration.md
+says which files the published rows are of. What tests by other statistics of batch norm would say of the same weights,
+`metadr rescore` tells.
 They explain, and choose nothing: the study is judged by Table 1, so no default may follow from them.
 """
 
@@ -43,24 +43,24 @@ META: Changes = {
 }
 FASTER = {**NOTHING, **RATE}
 # Whether the paper's network may have begun with weights that had learnt other images.
-BEGUN: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
-BEGUN_META: Changes = {
-    **BEGUN,
+OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
+OTHERWISE_META: Changes = {
+    **OTHERWISE,
     **{f"{what}, T for every image": {**fields, "per": "image"} for what, fields in FROM_WEIGHTS.items()},
     **{f"{what}, the clean pass alone": {**fields, "batch_norm": "clean"} for what, fields in FROM_WEIGHTS.items()},
 }
 P1 = {
     "Naive": ("naive", TRAINING),
     "Naive + DR": ("dr", TRAINING),
-    "Meta-DR": ("meta-dr", {**META, **BEGUN_META}),
+    "Meta-DR": ("meta-dr", {**META, **OTHERWISE_META}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),
 }
 P2 = {
-    "Naive": ("naive", {**FASTER, **BEGUN}),
-    "Naive + DR": ("dr", {**FASTER, **BEGUN}),
-    "Meta-DR": ("meta-dr", {**META, **BEGUN_META}),
+    "Naive": ("naive", {**FASTER, **OTHERWISE}),
+    "Naive + DR": ("dr", {**FASTER, **OTHERWISE}),
+    "Meta-DR": ("meta-dr", {**META, **OTHERWISE_META}),
     "ER": ("er", FASTER),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (cumul.)": ("oracle-cumulative", FASTER),

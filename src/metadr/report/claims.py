@@ -66,7 +66,7 @@ def runs(protocol: str, method: str, **fields: Any) -> Runs:
     return Runs(f"digits/{protocol}", method, tuple(fields.items()))
 
 
-def with_settings(claim: Claim, fields: Mapping[str, Any]) -> Claim:
+def claim_with(claim: Claim, fields: Mapping[str, Any]) -> Claim:
     """The same claim on runs that have these settings too, both sides of it."""
 
     def changed(side: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
-from metadr.recipes.begun import BEGUN
-from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs, with_settings
+from metadr.recipes.from_weights import STARTED
+from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs, claim_with
 from metadr.report.claims_beyond import BEYOND_CLAIMS
 from metadr.report.claims_pacs import PACS_CLAIMS
 from metadr.report.claims_vkitti2 import RENDERED_CLAIMS, VKITTI2_CLAIMS
@@ -20,12 +20,12 @@ from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 Family = Literal["digits", "digits-weights", "pacs", "vkitti2", "vkitti2-rendered", "beyond", "beyond-weights"]
 FAMILIES: dict[Family, tuple[Claim, ...]] = {
     "digits": CLAIMS,
-    "digits-weights": tuple(with_settings(claim, BEGUN) for claim in CLAIMS),
+    "digits-weights": tuple(claim_with(claim, STARTED) for claim in CLAIMS),
     "pacs": PACS_CLAIMS,
     "vkitti2": VKITTI2_CLAIMS,
     "vkitti2-rendered": RENDERED_CLAIMS,
     "beyond": BEYOND_CLAIMS,
-    "beyond-weights": tuple(with_settings(claim, BEGUN) for claim in BEYOND_CLAIMS),
+    "beyond-weights": tuple(claim_with(claim, STARTED) for claim in BEYOND_CLAIMS),
 }
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")

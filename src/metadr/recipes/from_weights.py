@@ -16,22 +16,23 @@ from metadr.recipes.table import Table
 
 Make = Callable[[bool], Table]
 
-BEGUN: dict[str, Any] = {"weights": FROM_A_FILE, "scaling": "imagenet"}
+STARTED: dict[str, Any] = {"weights": FROM_A_FILE, "scaling": "imagenet"}
 NOTE = "The network starts from a file of weights (docs/calibration.md says which), and images are scaled as for these."
 
 
-def begun(make: Make) -> Make:
+def started(make: Make) -> Make:
     """The same table, its networks started from a file of weights; a tiny one keeps its own."""
 
     def table(tiny: bool = False) -> Table:
         usual = make(tiny)
-        changed = usual if tiny else usual.changed(lambda recipe: with_settings(recipe, **BEGUN))
-        beside = usual.beside or usual.name
-        return changed._replace(
+        named = usual._replace(
             name=f"{usual.name}-weights",
             about=f"{usual.about}; from a file of weights",
-            notes=(*usual.notes, NOTE),
-            beside=beside,
+            beside=usual.beside or usual.name,
         )
+        if tiny:
+            return named
+        changed = named.changed(lambda recipe: with_settings(recipe, **STARTED))
+        return changed._replace(notes=(*usual.notes, NOTE))
 
     return table
