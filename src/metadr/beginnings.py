@@ -79,12 +79,15 @@ class Beginnings:
         return max((count for count, key in enumerate(keys, start=1) if key in self._there), default=0)
 
     def _keep(self, key: str, checkpoint: Path) -> None:
-        """Called by whoever writes checkpoints. Without room for it, others begin by themselves."""
+        """Called by whoever writes checkpoints. Where it cannot be kept, nobody waits for it."""
         kept = self._folder / f"{key}-{checkpoint.stem.split('-')[-1]}.safetensors"
-        with suppress(OSError):
+        try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.link(checkpoint, kept)  # no copy: its run removes its own name in time
+            _link(checkpoint, kept)
+        except OSError:
+            for coming in list(self._coming.values()):
+                coming.discard(key)
+        else:
             self._there[key] = kept
 
 
@@ -119,6 +122,15 @@ def shared_domains(runs: Iterable[Run]) -> list[int]:
         found.append(max((count for count, key in enumerate(keys, start=1) if key in seen), default=0))
         seen.update(keys)
     return found
+
+
+def _link(path: Path, other: Path) -> None:
+    """A second name for a file, which its run may remove; a copy where the disk has no such thing."""
+    if not other.exists():
+        try:
+            os.link(path, other)
+        except OSError:
+            shutil.copyfile(path, other)
 
 
 def _hash(content: Any) -> str:

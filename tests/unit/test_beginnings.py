@@ -175,6 +175,26 @@ def test_nobody_waits_for_a_run_that_goes_on(registered_toys, tmp_path):
     assert not beginnings.waits(red_blue, [red_green])
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["no links", "no room"])
+def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(full, registered_toys, toys, tmp_path, monkeypatch):
+    def refuse(*arguments: Any) -> None:
+        raise OSError("not here")
+
+    monkeypatch.setattr("metadr.beginnings.os.link", refuse)
+    if full:
+        monkeypatch.setattr("metadr.beginnings.shutil.copyfile", refuse)
+    jobs = every_order("er")
+    assert assert_as_alone(jobs, tmp_path, toys, lanes=6) <= 18 * STEPS
+    if not full:
+        assert steps_taken(tmp_path / "swept") == 15 * STEPS
+    beginnings = Beginnings(jobs, tmp_path / "again", CPU)
+    beginnings.start(*jobs[0])
+    leave = beginnings.leaves(*jobs[0], 1)
+    leave(RunDirectory(tmp_path / "alone", *jobs[0]).checkpoints()[0])
+    assert not beginnings.waits(jobs[1], [jobs[0]])
+    assert (beginnings.find(*jobs[1]) is None) == full
+
+
 def test_a_job_that_waits_lets_others_go_first():
     started: list[str] = []
 
