@@ -1,8 +1,8 @@
 """What runs of a sweep have in common at their start, trained once.
 
-Runs that differ only in what comes later, such as orders of the domains, are one run until then. The first of them to
-end a domain that others begin with as well leaves its checkpoint, and the others go on from there: to the same bits as
-if each had begun by itself, since that is what going on from a checkpoint is.
+Runs that differ only in what comes later, such as orders of the domains or later rates, are one run until then. The
+first of them to end a domain that others begin with as well leaves its checkpoint, and the others go on from there: to
+the same bits as if each had begun by itself, since that is what going on from a checkpoint is.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, description, identity, read_checkpoint
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made
+OF_LATER_DOMAINS = ("later_lr", "later_epochs")  # settings of the training that say nothing of the first
 Run = tuple[Recipe, int]  # and its seed
 
 
@@ -102,6 +103,7 @@ def _keys(recipe: Recipe, content: dict[str, Any]) -> list[str]:
         return []  # what it sees first, or says of it, depends on all of its domains
     data = content["data"].split(", ")
     rest = {name: value for name, value in content.items() if name not in ("order", "tested", "data")}
+    first = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
     keys = []
     for count in range(1, len(recipe.order)):
         begins = recipe.order[:count]
@@ -109,7 +111,8 @@ def _keys(recipe: Recipe, content: dict[str, Any]) -> list[str]:
         read = [each for each in data if each.partition(" ")[0] not in later]
         # Tests on other domains can be made up for at the end of the first, and not of those after it.
         tested = sorted(recipe.domains) if count > 1 else []
-        keys.append(_hash([rest, begins, read, tested, benchmark.classes, benchmark.task.num_classes]))
+        trained = {**rest, "training": first} if count == 1 else rest
+        keys.append(_hash([trained, begins, read, tested, benchmark.classes, benchmark.task.num_classes]))
     return keys
 
 

@@ -86,6 +86,12 @@ def test_oracles_of_what_was_seen_so_far_share_too(registered_toys, toys, tmp_pa
     assert assert_as_alone(every_order("oracle-cumulative"), tmp_path, toys) == (3 + 6 + 6) * STEPS
 
 
+def test_other_rates_on_later_domains_share_the_first(registered_toys, toys, tmp_path):
+    jobs = [Job(make_recipe("toy-shapes", "er", steps=STEPS, later_lr=rate), 0) for rate in (0.02, 0.05)]
+    assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 + 2) * STEPS
+    assert shared_domains(jobs) == [0, 1]
+
+
 def test_runs_on_other_domains_share_the_first_and_test_for_themselves(registered_toys, toys, tmp_path):
     orders = (("red", "green"), ("red", "blue"), ("red", "green", "blue"))
     jobs = [Job(make_recipe("toy-shapes", "dr+er", order=order, steps=STEPS), 0) for order in orders]
@@ -98,7 +104,7 @@ def test_what_decides_a_run_decides_its_beginnings(registered_toys):
         "seed": (usual, 1),
         "method": (make_recipe("toy-shapes", "dr+er", order=ORDERS[0], steps=STEPS), 0),
         "part": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, compositions=1), 0),
-        "training": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, later_lr=0.5), 0),
+        "training": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, lr=0.5), 0),
         "precision": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, precision="bf16"), 0),
         "first domain": (make_recipe("toy-shapes", "dr", order=("green", "red", "blue"), steps=STEPS), 0),
     }
