@@ -5,11 +5,11 @@ first of them to end a domain that others begin with as well leaves its checkpoi
 the same bits as if each had begun by itself, since that is what going on from a checkpoint is.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
@@ -21,9 +21,9 @@ import torch
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Recipe
 from metadr.provenance import environment
-from metadr.store import Checkpoint, RunDirectory, description, identity, read_checkpoint
+from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
-FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made
+FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it
 OF_LATER_DOMAINS = ("later_lr", "later_epochs")  # settings of the training that say nothing of the first
 Run = tuple[Recipe, int]  # and its seed
 
@@ -42,29 +42,46 @@ class Beginnings:
         self._out, self._folder = out, Path(out) / FOLDER
         ground = environment(device)  # what another machine or version left is another beginning
         self._keys = {run: [_hash([key, ground]) for key in keys_of(*run)] for run in runs}
-        counts = Counter(key for keys in self._keys.values() for key in keys)
-        self._shared = {key for key, count in counts.items() if count > 1}
+        self._wanted: dict[str, set[Run]] = {}  # by runs that have not ended
+        for run, keys in self._keys.items():
+            for key in keys:
+                self._wanted.setdefault(key, set()).add(run)
+        self._shared = {key for key, those in self._wanted.items() if len(those) > 1}
         self._there = {path.name.partition("-")[0]: path for path in self._folder.glob("*-*.safetensors")}
         self._coming: dict[Run, set[str]] = {}  # what a run that was started will leave
+        self._begun = {run for run in runs if RunDirectory(out, *run).checkpoints()}
 
     def start(self, recipe: Recipe, seed: int) -> None:
-        """Call when a run starts: one that goes on leaves no beginning that it has passed."""
-        afresh = not RunDirectory(self._out, recipe, seed).checkpoints()
-        self._coming[recipe, seed] = self._shared.intersection(self._keys[recipe, seed]) if afresh else set()
+        """Call when a run starts: it will leave the beginnings that it has not passed."""
+        checkpoints = RunDirectory(self._out, recipe, seed).checkpoints()
+        self._promise((recipe, seed), read_position(checkpoints[0])["stage"] if checkpoints else 0)
+        self._begun.add((recipe, seed))
+
+    def end(self, recipe: Recipe, seed: int) -> None:
+        """Call when a run is finished: what nobody wants any more is removed."""
+        for key in self._keys[recipe, seed]:
+            self._wanted[key].discard((recipe, seed))
+            if not self._wanted[key] and (path := self._there.pop(key, None)):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or not empty
+            self._folder.rmdir()
 
     def waits(self, run: Run, running: Iterable[Run]) -> bool:
         """Whether it should wait for a run that is about to leave a longer beginning than those that are there."""
+        if run in self._begun:  # it has a checkpoint of its own
+            return False
         keys = self._keys[run]
         coming = set[str]().union(*(self._coming.get(other, set()) for other in running))
         return any(key in coming for key in keys[self._longest(keys) :])
 
-    def find(self, recipe: Recipe, seed: int) -> Beginning | None:
-        """The longest that is there."""
+    def find(self, recipe: Recipe, seed: int, usable: Callable[[Beginning], bool]) -> Beginning | None:
+        """The longest that is there and can be used."""
         keys = self._keys[recipe, seed]
         for num_domains in range(self._longest(keys), 0, -1):
-            with suppress(KeyError, OSError):  # it may be gone: another process has ended the same sweep
-                if checkpoint := read_checkpoint(self._there[keys[num_domains - 1]]):
-                    return Beginning(num_domains, checkpoint)
+            begun = self._read(keys[num_domains - 1], num_domains)
+            if begun and usable(begun):
+                self._promise((recipe, seed), num_domains)
+                return begun
         return None
 
     def leaves(self, recipe: Recipe, seed: int, num_domains: int) -> Callable[[Path], None] | None:
@@ -72,12 +89,24 @@ class Beginnings:
         key = next(iter(self._keys[recipe, seed][num_domains - 1 : num_domains]), None)
         return partial(self._keep, key) if key in self._shared and key not in self._there else None
 
-    def clear(self) -> None:
-        """Call when nothing is left to run."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _promise(self, run: Run, num_domains: int) -> None:
+        """What a run that has ended so many domains will leave."""
+        self._coming[run] = self._shared.intersection(self._keys[run][num_domains:])
 
     def _longest(self, keys: list[str]) -> int:
         return max((count for count, key in enumerate(keys, start=1) if key in self._there), default=0)
+
+    def _read(self, key: str, num_domains: int) -> Beginning | None:
+        """One that is damaged or gone is forgotten, so that another run may leave it again."""
+        path = self._there.get(key)
+        if path is None:
+            return None
+        with suppress(OSError):  # another process may have ended the same sweep
+            if checkpoint := read_checkpoint(path):
+                return Beginning(num_domains, checkpoint)
+            path.unlink()
+        self._there.pop(key, None)
+        return None
 
     def _keep(self, key: str, checkpoint: Path) -> None:
         """Called by whoever writes checkpoints. Where it cannot be kept, nobody waits for it."""
@@ -94,26 +123,7 @@ class Beginnings:
 
 def keys_of(recipe: Recipe, seed: int) -> list[str]:
     """All that decides a run up to the end of its first domain, of its second, and so on before the last."""
-    return _keys(recipe, identity(recipe, seed))
-
-
-def _keys(recipe: Recipe, content: dict[str, Any]) -> list[str]:
-    benchmark = benchmark_of(recipe)
-    if recipe.access == "all" or training_of(recipe).kept_epoch == "best":
-        return []  # what it sees first, or says of it, depends on all of its domains
-    data = content["data"].split(", ")
-    rest = {name: value for name, value in content.items() if name not in ("order", "tested", "data")}
-    first = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
-    keys = []
-    for count in range(1, len(recipe.order)):
-        begins = recipe.order[:count]
-        later = set(recipe.domains) - set(begins)
-        read = [each for each in data if each.partition(" ")[0] not in later]
-        # Tests on other domains can be made up for at the end of the first, and not of those after it.
-        tested = sorted(recipe.domains) if count > 1 else []
-        trained = {**rest, "training": first} if count == 1 else rest
-        keys.append(_hash([trained, begins, read, tested, benchmark.classes, benchmark.task.num_classes]))
-    return keys
+    return _keys(recipe, seed, content_of)
 
 
 def shared_domains(runs: Iterable[Run]) -> list[int]:
@@ -121,19 +131,43 @@ def shared_domains(runs: Iterable[Run]) -> list[int]:
     the data."""
     seen, found = set[str](), []
     for recipe, seed in runs:
-        keys = _keys(recipe, {**description(recipe), "data": "", "seed": seed})
+        keys = _keys(recipe, seed, lambda _: "")
         found.append(max((count for count, key in enumerate(keys, start=1) if key in seen), default=0))
         seen.update(keys)
     return found
 
 
+def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[str]:
+    benchmark, content = benchmark_of(recipe), description(recipe)
+    if recipe.access == "all" or training_of(recipe).kept_epoch == "best":
+        return []  # what it sees first, or says of it, depends on all of its domains
+    rest = {name: value for name, value in content.items() if name not in ("order", "tested")}
+    first = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
+    made_for = [seed, benchmark.classes, benchmark.task.num_classes]
+    keys = []
+    for count in range(1, len(recipe.order)):
+        begins = recipe.order[:count]
+        if count == 1:  # tests on other domains can still be made up for
+            alone = dataclasses.replace(recipe, order=begins, tested=())
+            keys.append(_hash([{**rest, "training": first}, begins, data_of(alone), made_for]))
+        else:
+            keys.append(_hash([rest, begins, sorted(recipe.domains), data_of(recipe), made_for]))
+    return keys
+
+
 def _link(path: Path, other: Path) -> None:
     """A second name for a file, which its run may remove; a copy where the disk has no such thing."""
-    if not other.exists():
+    if other.exists():
+        return
+    try:
+        os.link(path, other)
+    except OSError:
+        part = other.with_suffix(".part")
         try:
-            os.link(path, other)
-        except OSError:
-            shutil.copyfile(path, other)
+            shutil.copyfile(path, part)
+            part.replace(other)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _hash(content: Any) -> str:

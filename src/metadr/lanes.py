@@ -109,7 +109,8 @@ def interleave(
                         yield happened
                 if stop():
                     break
-            width.look(running, more=bool(waiting))
+            at_once = [lane.job for lane in running]
+            width.look(running, more=any(not waits(job, at_once) for job in waiting))
     finally:
         with ExitStack() as closing:  # all of them, whatever one of them raises
             for lane in reversed(running):

@@ -196,6 +196,7 @@ class _Sequence:
         self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
         self.taken_over = 0  # steps that another run took, which begins with the same domains
+        self._all_here = True  # trained by these versions on this device, from its first step on
         self.steps = [
             self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
             for stage in range(len(self.domains))
@@ -233,8 +234,8 @@ class _Sequence:
         self.stage, self.step, self.epochs = self.stage + 1, 0, None
         if self.stage < len(self.domains):
             self._begin()
-        wanted = self._beginnings.leaves(self.recipe, self.seed, self.stage) if self._beginnings else None
-        self._save(wanted)
+        leaves = self._beginnings is not None and self._all_here
+        self._save(self._beginnings.leaves(self.recipe, self.seed, self.stage) if self._beginnings and leaves else None)
 
     def _train(self) -> Pauses:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
@@ -325,15 +326,15 @@ class _Sequence:
             }
             self.directory.write("environment.json", environment_now)
             self._begin()
-            begun = self._beginnings.find(self.recipe, self.seed) if self._beginnings else None
-            if begun and begun.checkpoint.position["sizes"] == [list(size) for size in self.sizes]:
+            begun = self._beginnings.find(self.recipe, self.seed, self._can_use) if self._beginnings else None
+            if begun:
                 yield from self._take_over(begun)
             else:
                 yield from self._test(after=UNTRAINED)
             self._save()
             return
         self._check_same_ground(checkpoint.position)
-        self.directory.goes_on_with(environment(self.device))
+        self._all_here = self.directory.goes_on_with(environment(self.device))
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         self.own_seconds = checkpoint.position.get("own_seconds", self.seconds)
@@ -344,14 +345,25 @@ class _Sequence:
             self.learner.load(checkpoint.tensors)
         self.directory.write("rows.json", self.rows)
 
+    def _can_use(self, begun: Beginning) -> bool:
+        """Whether another run's beginning is of the same images; and, where tests cannot be made up for, the tested."""
+        alike, needed = self._alike(begun), self.recipe.domains if begun.num_domains > 1 else self.recipe.order[:1]
+        return alike.issuperset(needed) and begun.checkpoint.position["sizes"] == [list(size) for size in self.sizes]
+
+    def _alike(self, begun: Beginning) -> set[str]:
+        """The domains whose images are those of another run."""
+        position = begun.checkpoint.position
+        theirs = dict(zip(position["domains"], position["data"], strict=True))
+        return {name for name, own in zip(self.recipe.domains, self.data, strict=True) if theirs.get(name) == own}
+
     def _take_over(self, begun: Beginning) -> Pauses:
         """Go on from where another run ended the last of the domains that both begin with."""
         position, tensors = begun.checkpoint
         ended = self.recipe.order[: begun.num_domains]
         known = {(row["after"], row["on"]): row for row in position["rows"]}
         wanted = [(after, domain.name) for after in (UNTRAINED, *ended) for domain in self.tested]
-        whole = known.keys() >= set(wanted)
-        if not whole:  # tested on other domains than this one, which only happens at the end of the first
+        whole = self._alike(begun).issuperset(self.recipe.domains)
+        if not whole:  # tested on other images than this one, which only happens at the end of the first
             yield from self._test(after=UNTRAINED)
         self.stage, self.taken_over = begun.num_domains, sum(self.steps[: begun.num_domains])
         self._begin()
@@ -411,6 +423,7 @@ class _Sequence:
             **self._times(),
             "device": self.device.type,
             "data": self.data,
+            "domains": self.recipe.domains,
             "sizes": self.sizes,
             "taken_over": self.taken_over,
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),

@@ -229,16 +229,18 @@ class RunDirectory:
                 f"Cannot read {self.path / name} ({error}). Restore it, or remove its folder to run this afresh."
             ) from None
 
-    def goes_on_with(self, environment: dict[str, Any]) -> None:
-        """Write down what a run goes on with, where that is not what it had when it stopped."""
+    def goes_on_with(self, environment: dict[str, Any]) -> bool:
+        """Write down what a run goes on with, where that is not what it had when it stopped; whether it never was."""
         try:
             made = self.read("environment.json")
         except UserError:  # a report will say so
-            return
+            return False
         before = made.get(RESUMED, [])
         last = [made, *before][-1]
-        if any(last.get(name) != value for name, value in environment.items()):
+        other = any(last.get(name) != value for name, value in environment.items())
+        if other:
             self.write("environment.json", {**made, RESUMED: [*before, environment]})
+        return not before and not other
 
     def save(self, checkpoint: Checkpoint, written: Callable[[Path], None] | None = None) -> None:
         """Take a checkpoint, to be written while the run goes on; what may come of that is raised by the next call.
@@ -329,6 +331,13 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """What a file holds whose name ends with the hash of its content; none if that is not so."""
     data = path.read_bytes()
     return Checkpoint(position_of(data), load_tensors(data)) if _digest(data) == path.stem.split("-")[-1] else None
+
+
+def read_position(path: Path) -> dict[str, Any]:
+    """Where a checkpoint stands, without its tensors."""
+    with told(path, "read"), path.open("rb") as file:
+        start = file.read(8)
+        return position_of(start + file.read(int.from_bytes(start, "little")))
 
 
 def position_of(data: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from metadr import settings
-from metadr.beginnings import Beginnings
+from metadr.beginnings import Beginnings, shared_domains
 from metadr.benchmarks import check_recipe, steps_of, training_of
 from metadr.core import Recipe
 from metadr.engine.capture import found_no_memory, out_of_memory
@@ -198,6 +198,7 @@ def sweep(
             outcome.failed.append((job, _keep(happened.error, happened.trace, RunDirectory(out, job.recipe, job.seed))))
         elif not happened.waits:
             outcome.done.append(job)
+            beginnings.end(*job)
         if watcher:
             if happened.waits:
                 tally.put_back(job)
@@ -206,8 +207,6 @@ def sweep(
                 what = "failed" if happened.error else "done"
                 watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
-    if len(outcome.done) + len(outcome.failed) == len(jobs):
-        beginnings.clear()
     return outcome
 
 
@@ -226,7 +225,9 @@ class _Tally:
     """Counts steps, to say how long a sweep will take."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.total = {job: sum(steps_of(job.recipe)) for job in jobs}
+        taken_over = dict(zip(jobs, shared_domains(jobs), strict=True))  # from those before it
+        self.skipped = {job: sum(steps_of(job.recipe)[:shared]) for job, shared in taken_over.items()}
+        self.total = {job: sum(steps_of(job.recipe)) - self.skipped[job] for job in jobs}
         self.first: dict[Job, int] = {}  # steps that a job had taken when it went on here
         self.taken: dict[Job, int] = {}
         self.started: dict[Job, float] = {}
@@ -238,7 +239,7 @@ class _Tally:
         self.started[job] = time.monotonic()
 
     def went_on(self, job: Job, now: Progress) -> None:
-        self.taken[job] = now.taken
+        self.taken[job] = max(0, now.taken - self.skipped[job])
         self.first.setdefault(job, self.taken[job])
 
     def put_back(self, job: Job) -> None:

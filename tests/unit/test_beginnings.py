@@ -1,7 +1,9 @@
 """Runs that begin alike are one run until they part: trained once, to the bits of each by itself."""
 
+import dataclasses
 import itertools
 import json
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from metadr.beginnings import FOLDER, Beginnings, keys_of, shared_domains
-from metadr.benchmarks import make_recipe
+from metadr.benchmarks import BENCHMARKS, make_recipe, steps_of
+from metadr.core import Split
 from metadr.cost import estimate
 from metadr.lanes import interleave
 from metadr.recipes import get_table
-from metadr.run import run
+from metadr.run import advance, run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, plan_jobs, sweep
 
@@ -125,18 +128,141 @@ def after_a_few_turns() -> Callable[[], bool]:
     return lambda: next(turns, None) is None
 
 
-def test_a_stopped_sweep_keeps_beginnings_until_all_is_done(registered_toys, toys, tmp_path):
+def test_a_stopped_sweep_goes_on_from_what_was_left(registered_toys, toys, tmp_path):
     jobs, out = every_order("er+meta-dr"), tmp_path / "stopped"
     done, calls = 0, 0
     while (missing := plan_jobs(jobs, out).missing) and calls < 60:
-        done += len(sweep(missing, out=out, device="cpu", lanes=2, stop=after_a_few_turns()).done)
+        done += len(sweep(missing, out=out, device="cpu", stop=after_a_few_turns()).done)
         calls += 1
-        assert (out / FOLDER).exists() or not plan_jobs(jobs, out).missing or calls < 3
     assert (done, calls > 3) == (6, True)
+    assert steps_taken(out) == 15 * STEPS
     assert not (out / FOLDER).exists()
     for job in jobs:
         run(*job, out=tmp_path / "alone", device="cpu")
         toys.assert_same_bits(final(out, job), final(tmp_path / "alone", job))
+
+
+SIZES = {"red": 24, "green": 17, "blue": 12}
+
+
+@pytest.fixture
+def odd(registered_toys, toys, monkeypatch):
+    """Domains of unequal sizes, each known by its own fingerprint, in a benchmark that can be changed."""
+
+    def register(load=None, told=lambda name: SIZES[name], **changes):
+        def usual(name):
+            domain = toys.load_labelled(name)
+            return domain._replace(train=domain.train.first(SIZES[name]))
+
+        def fingerprint(order):
+            return ", ".join(f"{name} {told(name)}" for name in sorted(order))
+
+        changes = {"name": "odd", "load": load or usual, "fingerprint": fingerprint, **changes}
+        monkeypatch.setitem(BENCHMARKS, "odd", dataclasses.replace(toys.CLASSIFICATION.benchmark, **changes))
+
+    register()
+    return register
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_domains_of_unequal_sizes_have_turns_of_their_own(stream, odd, toys, tmp_path):
+    fields = {"sampling": "shuffled", "batch_size": 5, "epochs": 2, "later_epochs": 1, "stream": stream}
+    jobs = [Job(make_recipe("odd", "er+ewc", order=order, **fields), 0) for order in ORDERS]
+    whole = sum(sum(steps_of(job.recipe)) for job in jobs)
+    assert assert_as_alone(jobs, tmp_path, toys) < whole
+
+
+def test_runs_on_other_domains_share_where_each_has_a_fingerprint(odd, toys, tmp_path):
+    orders = (("red", "green"), ("red", "blue"))
+    jobs = [Job(make_recipe("odd", "er", order=order, steps=STEPS), 0) for order in orders]
+    assert assert_as_alone(jobs, tmp_path, toys) == 3 * STEPS
+
+
+def test_images_of_another_size_are_another_beginning(odd, toys, tmp_path):
+    """What an image cannot reach is not trained, so that a wider one elsewhere changes the whole run."""
+
+    def load(name):
+        domain = toys.load_labelled(name)
+        wider = [Split(torch.cat([each.x, each.x], 3), each.y) for each in (domain.train, domain.test)]
+        return domain if name != "blue" else domain._replace(train=wider[0], test=wider[1])
+
+    odd(load)
+    orders = (("red", "green"), ("red", "blue"), ("red", "blue", "green"))
+    jobs = [Job(make_recipe("odd", "ewc", order=order, steps=STEPS), 0) for order in orders]
+    assert assert_as_alone(jobs, tmp_path, toys) == (2 + 2 + 3) * STEPS
+
+
+def test_data_and_classes_are_part_of_a_beginning(odd):
+    def keys():
+        return keys_of(make_recipe("odd", "dr", order=ORDERS[0]), 0)
+
+    first, second = keys()
+    odd(told=lambda name: f"{name} of today")
+    assert not {first, second} & set(keys())
+    odd(told=lambda name: "other" if name == "blue" else SIZES[name])
+    assert keys()[0] == first and keys()[1] != second  # whose tests on it would be others
+    odd(classes=("square", "disc", "cross"))
+    assert not {first, second} & set(keys())
+
+
+def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, tmp_path):
+    jobs = [Job(make_recipe("odd", "dr", order=order, steps=STEPS), 0) for order in ORDERS[:2]]
+    beginnings = Beginnings(jobs, tmp_path, CPU)
+    deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
+
+    def load(name):
+        domain = toys.load_labelled(name)
+        kept = domain._replace(train=domain.train.first(SIZES[name]))
+        return kept if name != "blue" else kept._replace(test=Split(255 - kept.test.x, kept.test.y))
+
+    odd(load, told=lambda name: "inverted" if name == "blue" else SIZES[name])
+    changed = Beginnings(jobs, tmp_path, CPU)
+    assert not changed.waits(jobs[1], [])
+    deque(advance(*jobs[1], out=tmp_path, device="cpu", beginnings=changed), maxlen=0)
+    run(*jobs[1], out=tmp_path / "alone", device="cpu")
+    toys.assert_same_bits(final(tmp_path, jobs[1]), final(tmp_path / "alone", jobs[1]))
+    assert RunDirectory(tmp_path, *jobs[1]).read("done.json")["steps"] == 2 * STEPS
+
+
+def stopped_run(job: Job, out: Path) -> RunDirectory:
+    """A run that was stopped in its first domain."""
+    pauses = advance(*job, out=out, device="cpu")
+    assert next(pause for pause in pauses if pause is not None).stage == 0
+    pauses.close()
+    return RunDirectory(out, *job)
+
+
+def test_what_another_environment_trained_is_left_to_nobody(registered_toys, tmp_path, monkeypatch):
+    jobs = every_order("dr", steps=30)[:2]
+    directory = stopped_run(jobs[0], tmp_path)
+    directory.write("environment.json", {**directory.read("environment.json"), "torch": "1.0"})
+    beginnings = Beginnings(jobs, tmp_path, CPU)
+    deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
+    assert not (tmp_path / FOLDER).exists()
+    beginnings._keep(beginnings._keys[jobs[0]][0], directory.checkpoints()[0])
+    assert beginnings.find(*jobs[1], lambda begun: True) is not None
+    monkeypatch.setattr("metadr.beginnings.environment", lambda device: {"torch": "1.0"})
+    assert Beginnings(jobs, tmp_path, CPU).find(*jobs[1], lambda begun: True) is None
+
+
+def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_passed(registered_toys, tmp_path):
+    jobs = every_order("dr", steps=30)[:2]
+    stopped_run(jobs[0], tmp_path)
+    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings.start(*jobs[1])
+    assert not beginnings.waits(jobs[0], [jobs[1]])
+    again = Beginnings(jobs, tmp_path, CPU)
+    again.start(*jobs[0])
+    assert again.waits(jobs[1], [jobs[0]])
+
+
+def test_a_sweep_removes_its_own_beginnings_alone(registered_toys, tmp_path):
+    other = tmp_path / FOLDER / "0123456789abcdef-0123456789abcdef.safetensors"
+    other.parent.mkdir()
+    other.write_bytes(b"of another sweep")
+    sweep([], out=tmp_path, device="cpu")
+    sweep(every_order(), out=tmp_path, device="cpu")
+    assert list(other.parent.iterdir()) == [other]
 
 
 def test_a_damaged_beginning_is_not_used(registered_toys, toys, tmp_path):
@@ -147,15 +273,20 @@ def test_a_damaged_beginning_is_not_used(registered_toys, toys, tmp_path):
     assert beginnings.leaves(*first, 2) is None  # nobody else begins with red and green
     run(*first, out=tmp_path, device="cpu")
     leave(RunDirectory(tmp_path, *first).checkpoints()[0])
-    found = beginnings.find(*second)
+    found = beginnings.find(*second, lambda begun: True)
     assert found is not None and found.num_domains == 1
     (kept,) = (tmp_path / FOLDER).iterdir()
     content = kept.read_bytes()
-    kept.unlink()  # it is the run's own file too
-    kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert beginnings.find(*second) is None
+    beginnings._keep(beginnings._keys[second][1], RunDirectory(tmp_path, *first).checkpoints()[0])
+    longer = next(path for path in (tmp_path / FOLDER).iterdir() if path != kept)
+    assert beginnings.find(*second, lambda begun: True).num_domains == 2
+    longer.unlink()  # it is the run's own file too
+    longer.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert beginnings.find(*second, lambda begun: True).num_domains == 1
+    assert not longer.exists()
     kept.unlink()
-    assert beginnings.find(*second) is None
+    assert beginnings.find(*second, lambda begun: True) is None
+    assert beginnings.leaves(*first, 1) is not None  # so that it may come again
 
 
 def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, tmp_path):
@@ -198,7 +329,7 @@ def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(full, registered_t
     leave = beginnings.leaves(*jobs[0], 1)
     leave(RunDirectory(tmp_path / "alone", *jobs[0]).checkpoints()[0])
     assert not beginnings.waits(jobs[1], [jobs[0]])
-    assert (beginnings.find(*jobs[1]) is None) == full
+    assert (beginnings.find(*jobs[1], lambda begun: True) is None) == full
 
 
 def test_a_job_that_waits_lets_others_go_first():
