@@ -234,8 +234,8 @@ class _Sequence:
         self.stage, self.step, self.epochs = self.stage + 1, 0, None
         if self.stage < len(self.domains):
             self._begin()
-        leaves = self._beginnings is not None and self._all_here
-        self._save(self._beginnings.leaves(self.recipe, self.seed, self.stage) if self._beginnings and leaves else None)
+        shared = self._beginnings if self._all_here else None
+        self._save(shared.leaves(self.recipe, self.seed, self.stage) if shared else None)
 
     def _train(self) -> Pauses:
         """Train on one domain. On a GPU the next steps are on their way before the host looks at the last ones."""
