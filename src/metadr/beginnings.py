@@ -20,6 +20,7 @@ import torch
 
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Recipe
+from metadr.errors import UserError
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
@@ -53,8 +54,13 @@ class Beginnings:
 
     def start(self, recipe: Recipe, seed: int) -> None:
         """Call when a run starts: it will leave the beginnings that it has not passed."""
-        checkpoints = RunDirectory(self._out, recipe, seed).checkpoints()
-        self._promise((recipe, seed), read_position(checkpoints[0])["stage"] if checkpoints else 0)
+        checkpoints, ended = RunDirectory(self._out, recipe, seed).checkpoints(), 0
+        if checkpoints:
+            try:
+                ended = read_position(checkpoints[0])["stage"]
+            except (UserError, ValueError, KeyError, TypeError):  # damaged: the run will see to it, and nobody waits
+                ended = len(recipe.order)
+        self._promise((recipe, seed), ended)
         self._begun.add((recipe, seed))
 
     def end(self, recipe: Recipe, seed: int) -> None:

@@ -337,7 +337,8 @@ def read_position(path: Path) -> dict[str, Any]:
     """Where a checkpoint stands, without its tensors."""
     with told(path, "read"), path.open("rb") as file:
         start = file.read(8)
-        return position_of(start + file.read(int.from_bytes(start, "little")))
+        length = int.from_bytes(start, "little")  # of a damaged file any number
+        return position_of(start + file.read(min(length, path.stat().st_size)))
 
 
 def position_of(data: bytes) -> dict[str, Any]:

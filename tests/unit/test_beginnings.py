@@ -256,6 +256,17 @@ def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_pass
     assert again.waits(jobs[1], [jobs[0]])
 
 
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"{}"], ids=range(4))
+def test_a_damaged_checkpoint_is_the_run_s_own_affair(content, registered_toys, toys, tmp_path):
+    jobs = every_order("dr", steps=30)[:2]
+    for path in stopped_run(jobs[0], tmp_path).checkpoints():
+        path.write_bytes(content)
+    assert sweep(jobs, out=tmp_path, device="cpu").failed == []
+    for job in jobs:
+        run(*job, out=tmp_path / "alone", device="cpu")
+        toys.assert_same_bits(final(tmp_path, job), final(tmp_path / "alone", job))
+
+
 def test_a_sweep_removes_its_own_beginnings_alone(registered_toys, tmp_path):
     other = tmp_path / FOLDER / "0123456789abcdef-0123456789abcdef.safetensors"
     other.parent.mkdir()
