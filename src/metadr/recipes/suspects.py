@@ -44,10 +44,15 @@ META: Changes = {
 FASTER = {**NOTHING, **RATE}
 # Whether the paper's network may have begun with weights that had learnt other images.
 OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
+OF_META: Changes = {
+    "T for every image": {"per": "image"},
+    "the clean pass alone": {"batch_norm": "clean"},
+    "T for every image, the clean pass alone": {"per": "image", "batch_norm": "clean"},
+    "T for every image, the passes before the simulated step": {"per": "image", "batch_norm": "inner+clean"},
+}
 OTHERWISE_META: Changes = {
     **OTHERWISE,
-    **{f"{what}, T for every image": {**fields, "per": "image"} for what, fields in FROM_WEIGHTS.items()},
-    **{f"{what}, the clean pass alone": {**fields, "batch_norm": "clean"} for what, fields in FROM_WEIGHTS.items()},
+    **{f"{what}, {how}": {**fields, **meta} for how, meta in OF_META.items() for what, fields in FROM_WEIGHTS.items()},
 }
 P1 = {
     "Naive": ("naive", TRAINING),
