@@ -16,6 +16,7 @@ from typing import Any
 from metadr.benchmarks import make_recipe
 from metadr.recipes.calibration import FROM_WEIGHTS, OTHER_NETWORKS
 from metadr.recipes.digits import PROTOCOLS, SYN
+from metadr.recipes.from_weights import STARTED
 from metadr.recipes.table import Row, Table
 
 Changes = dict[str, dict[str, Any]]
@@ -54,21 +55,29 @@ OTHERWISE_META: Changes = {
     **OTHERWISE,
     **{f"{what}, {how}": {**fields, **meta} for how, meta in OF_META.items() for what, fields in FROM_WEIGHTS.items()},
 }
+# Where ours differs from the paper though it starts from weights: DR keeps more, a memory keeps more and learns less.
+FROM_A_FILE: Changes = {"ResNet-18 from a file of weights": STARTED}
+FASTER_FROM_A_FILE: Changes = {
+    f"{what}, the first rate on every domain": {**fields, **RATE["the first rate on every domain"]}
+    for what, fields in FROM_A_FILE.items()
+}
+DR_OTHERWISE: Changes = {f"{what}, one T a batch": {**fields, "per": "batch"} for what, fields in FROM_A_FILE.items()}
 P1 = {
     "Naive": ("naive", TRAINING),
-    "Naive + DR": ("dr", TRAINING),
+    "Naive + DR": ("dr", {**TRAINING, **DR_OTHERWISE}),
     "Meta-DR": ("meta-dr", {**META, **OTHERWISE_META}),
+    "ER": ("er", {**FASTER, **FROM_A_FILE, **FASTER_FROM_A_FILE}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
     "Oracle (all)": ("oracle-all", TRAINING),
-    "Oracle (cumul.)": ("oracle-cumulative", FASTER),
+    "Oracle (cumul.)": ("oracle-cumulative", {**FASTER, **FROM_A_FILE, **FASTER_FROM_A_FILE}),
 }
 P2 = {
     "Naive": ("naive", {**FASTER, **OTHERWISE}),
-    "Naive + DR": ("dr", {**FASTER, **OTHERWISE}),
+    "Naive + DR": ("dr", {**FASTER, **OTHERWISE, **DR_OTHERWISE}),
     "Meta-DR": ("meta-dr", {**META, **OTHERWISE_META}),
-    "ER": ("er", FASTER),
+    "ER": ("er", {**FASTER, **FROM_A_FILE, **FASTER_FROM_A_FILE}),
     "ER + Meta-DR": ("er+meta-dr", CLEAN),
-    "Oracle (cumul.)": ("oracle-cumulative", FASTER),
+    "Oracle (cumul.)": ("oracle-cumulative", {**FASTER, **FROM_A_FILE, **FASTER_FROM_A_FILE}),
 }
 NOTE = "These points explain; nothing is chosen by them."
 
