@@ -12,8 +12,10 @@ from metadr.provenance import published_files
 from metadr.recipes import COMPARED, get_table
 from metadr.report import Record, compare, group, read_records, text_table, write_report
 from metadr.report.comparison import Comparison
+from metadr.report.records import Statistics, by_statistics
 from metadr.report.write import FIGURES, PICTURES, Format, rendered, write_comparison, write_picture
 
+BY_BATCHES = "Tested by batch norm's statistics of every tested batch; runs that were not tested so are missing."
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 
@@ -30,6 +32,9 @@ def report(
         int | None, typer.Option(min=1, help="of a table: so many in every row, from its first on")
     ] = None,
     ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
+    tested_by: Annotated[
+        Statistics, typer.Option(help="of a table: batch norm's statistics in runs' last test")
+    ] = "running",
 ) -> None:
     """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.
 
@@ -41,12 +46,12 @@ def report(
         print_written(write_picture(source, cast(Path, output), kind))
         return
     if source in COMPARED:
-        made = comparison(source, runs, seeds=seeds, ddof=ddof)
+        made = comparison(source, runs, seeds=seeds, ddof=ddof, tested_by=tested_by)
         print_comparison(made, _format(source, format_, output), output)
         return
-    if runs or format_ or seeds:
+    if runs or format_ or seeds or tested_by != "running":
         raise UserError(
-            f"--runs, --format and --seeds belong to a table of the paper; '{source}' is none. "
+            f"--runs, --format, --seeds and --tested-by belong to a table of the paper; '{source}' is none. "
             f"Tables: {', '.join(COMPARED)}."
         )
     folder = Path(source)
@@ -78,15 +83,25 @@ def print_written(paths: list[Path]) -> None:
         console.print(f"Wrote {escape(str(path))}", soft_wrap=True)
 
 
-def comparison(name: str, runs: Path | None = None, *, seeds: int | None = None, ddof: int = 1) -> Comparison:
+def comparison(
+    name: str,
+    runs: Path | None = None,
+    *,
+    seeds: int | None = None,
+    ddof: int = 1,
+    tested_by: Statistics = "running",
+) -> Comparison:
     """A table of the paper with the runs of a folder, or with those that are published in results/."""
     table = get_table(name).with_seeds(seeds)
+    if tested_by == "batch":
+        table = table._replace(notes=(*table.notes, BY_BATCHES))
     if runs is not None:
-        return compare(table, read_records(runs), ddof=ddof)
+        return compare(table, by_statistics(read_records(runs), tested_by), ddof=ddof)
     # Its own file, then those of the other tables: they share runs.
     names = [name, *(other for other in COMPARED if other != name)]
     files = [path for each in names for path in published_files(f"{each}.json")]
-    return compare(table, [record for path in files for record in read_records(path)], published=True, ddof=ddof)
+    records = [record for path in files for record in read_records(path)]
+    return compare(table, by_statistics(records, tested_by), published=True, ddof=ddof)
 
 
 def _format(name: str, given: Format | None, output: Path | None) -> Format:

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,18 @@ def tell(network: Network, split: Split) -> Iterator[Told]:
     for logits, y in _answers(network, split):
         counts = network.task.confusion(logits, y)
         yield Told(counts, *_suite_counts(network.task, logits, y)) if network.task.on_masks else Told(counts)
+
+
+@contextmanager
+def by_batches(network: Network, images: int, size: int) -> Iterator[None]:
+    """Test so many images by the statistics of each tested batch, of `size` images or, where one alone would be left
+    over, a few more."""
+    before = network.tested_in
+    network.tested_in = next((each for each in range(size, size + images) if images % each != 1), size)
+    try:
+        yield
+    finally:
+        network.tested_in = before
 
 
 def suite_iou(told: Sequence[Told], *, group: int) -> float:

@@ -15,7 +15,7 @@ from metadr.engine.ground import Ground, pick_device
 from metadr.engine.network import Network
 from metadr.engine.reestimate import BATCH, norms_of, reestimate
 from metadr.errors import UserError
-from metadr.evaluate import confusion, score
+from metadr.evaluate import by_batches, confusion, score
 from metadr.progress import Watch
 from metadr.provenance import environment
 from metadr.run import scores_of
@@ -120,20 +120,14 @@ def _rescored(
     test(OF_THE_RUN, domains)
     _check_reproduced(found)
     for domain in domains:
-        network.tested_in = _batch_of(domain.test.num_images, training_of(recipe).batch_size)
-        test(OF_THE_BATCH, [domain])
-    network.tested_in = None
+        with by_batches(network, domain.test.num_images, training_of(recipe).batch_size):
+            test(OF_THE_BATCH, [domain])
     for domain in domains:
         reestimate(network, domain.train.x)
         test(domain.name, [domain] if statistics == "own" else domains)
     content = {"statistics": statistics, "batch": BATCH, "environment": environment(device), "rows": found.rows}
     directory.write(FILE, content)
     return found
-
-
-def _batch_of(images: int, size: int) -> int:
-    """Images of a tested batch: as many as in training, or a few more where one alone would be left over."""
-    return next((each for each in range(size, size + images) if images % each != 1), size)
 
 
 def finished_run(path: Path, data: Mapping[str, str]) -> tuple[RunDirectory, Recipe]:

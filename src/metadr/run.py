@@ -23,11 +23,12 @@ from metadr.engine.learner import Learner, stream_seed
 from metadr.engine.log import Taken, steps_in
 from metadr.engine.network import Network
 from metadr.errors import UserError
-from metadr.evaluate import Summary, Told, details, score, suite_iou, summarise, tell
+from metadr.evaluate import Summary, Told, by_batches, details, score, suite_iou, summarise, tell
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory
 
 UNTRAINED = "untrained"
+BY_BATCH = "by_batch"  # in a row of the last test: the score by the statistics of every tested batch
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
 LOOK_SECONDS = 0.5  # than some steps, as many as this takes
 # Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
@@ -400,20 +401,30 @@ class _Sequence:
         return self.domains[seen[self.recipe.access]]
 
     def _test(self, *, after: str) -> Pauses:
-        """Test on all domains, seen and unseen."""
+        """Test on all domains, seen and unseen; at the end also by the statistics of every tested batch."""
+        network, size = self.learner.network, self.training.batch_size
+        again = after == self.recipe.order[-1] and bool(network.norms.names) and self.training.tested_by != "batch"
         for domain in self.tested:
-            told: list[Told] = []
-            for each in tell(self.learner.network, domain.test):
-                told.append(each)
-                if self.device.type == "cuda":  # where other lanes would stand still
-                    yield None
-            counts = torch.stack([each.confusion for each in told]).sum(0)
+            told = yield from self._told(domain)
+            counts = _counted(told)
             row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
             row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
             if self.task.on_masks:
-                row["suite"] = suite_iou(told, group=self.training.batch_size)
+                row["suite"] = suite_iou(told, group=size)
+            if again and domain.test.num_images > 1:
+                with by_batches(network, domain.test.num_images, size):
+                    told = yield from self._told(domain)
+                row[BY_BATCH] = score(self.task, _counted(told))
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
+
+    def _told(self, domain: Domain) -> Generator[None, None, list[Told]]:
+        told = []
+        for each in tell(self.learner.network, domain.test):
+            told.append(each)
+            if self.device.type == "cuda":  # where other lanes would stand still
+                yield None
+        return told
 
     def _save(self, written: Callable[[Path], None] | None = None) -> None:
         position = {
@@ -436,3 +447,7 @@ class _Sequence:
         """Seconds since the run began, without those between a stop and going on; and of its own turns."""
         elapsed = self.seconds + time.monotonic() - self._resumed_at
         return {"seconds": round(elapsed, 2), "own_seconds": round(self.own_seconds + self._clock.seconds, 2)}
+
+
+def _counted(told: list[Told]) -> torch.Tensor:
+    return torch.stack([each.confusion for each in told]).sum(0)

@@ -122,6 +122,9 @@ def test_a_report_of_runs_and_of_what_was_published(
     assert command("report", "table4").out == printed.out
     assert command("report", "table4", "--seeds", 2).out.count("(2)") == 6
     assert command("report", "table4", "--seeds", 4).out.count("(3 of 4)") == 6
+    by_batch = command("report", "table4", "--tested-by", "batch")
+    assert by_batch.out.count("(3)") == printed.out.count("(3)") == 6
+    assert cli_report.BY_BATCHES in by_batch.out and lines_of(by_batch.out)[2] != lines_of(printed.out)[2]
     # The file that was kept is one of records like any other.
     ended = command("report", results / "table4.json", "-o", tmp_path / "again")
     assert "tested on mnist_m, syn, svhn too" in ended.out

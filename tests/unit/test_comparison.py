@@ -19,7 +19,9 @@ from metadr.report import Comparison, Record, compare, read_records, rendered, w
 from metadr.report.comparison import MISSING
 from metadr.report.figure3 import digits_figure
 from metadr.report.figure4 import clean_figure
+from metadr.report.records import by_statistics
 from metadr.report.write import every_format
+from metadr.run import BY_BATCH
 from metadr.store import description
 
 ENVIRONMENT = {
@@ -320,6 +322,26 @@ def test_published_records_are_small_and_read_back(tmp_path: Path) -> None:
     assert (tmp_path / "table1.json").stat().st_size < 600 * len(made.records)
     again = compare(table, read_records(tmp_path / "table1.json"), published=True)
     assert rendered(again, "md") == rendered(made, "md")
+
+
+def test_runs_are_shown_by_the_statistics_of_tested_batches_where_they_know(tmp_path: Path) -> None:
+    table = get_table("table3")
+    recipes = list(table.recipes)
+    runs = [finished(recipes[0], seed, 90.0) for seed in range(3)] + [finished(recipes[1], 0, 91.0)]
+    for record in runs[:2]:
+        for row in record.rows[-len(recipes[0].order) :]:
+            row[BY_BATCH] = row["value"] - 7
+    write_comparison(compare(table, runs), {tmp_path / "t.json": "json"})
+    kept = read_records(tmp_path / "t.json")
+    assert [each.by_batch is None for each in kept] == [False, False, True, True]
+    assert by_statistics(kept, "running") == kept
+    made = compare(table, by_statistics(kept, "batch"))
+    before, after = kept[0], by_statistics(kept, "batch")[0]
+    assert after.scores[:-1] == before.scores[:-1]
+    assert after.scores[-1] == [value - 7 for value in before.scores[-1]]
+    first, second = table.rows[:2]
+    assert made.cells[first.title, "MNIST"].ours == "83.0 ± 0.0 (2 of 3)"
+    assert made.cells[second.title, "MNIST"].ours == MISSING
 
 
 def test_domains_that_are_only_tested_on_are_kept(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from metadr import models
 from metadr.benchmarks import BENCHMARKS
 from metadr.engine.network import Network
 from metadr.engine.reestimate import Tally, norms_of, reestimate
-from metadr.evaluate import confusion, score
+from metadr.evaluate import by_batches, confusion, score
 from metadr.report.regained import final_rows, regained_rows, text_regained, write_regained
-from metadr.rescore import FILE, OF_THE_BATCH, OF_THE_RUN, Rescored, _batch_of, rescore
+from metadr.rescore import FILE, OF_THE_BATCH, OF_THE_RUN, Rescored, rescore
+from metadr.run import BY_BATCH
 from metadr.store import RunDirectory
 
 
@@ -170,13 +171,20 @@ def test_a_run_is_scored_by_tested_batches_as_if_it_had_been_tested_so(registere
     found = only(rescore([plain.path], device="cpu"))
     assert [found.on(name, OF_THE_BATCH) for name in found.order] == by_batch.scores[-1]
     assert by_batch.scores[-1] != plain.scores[-1]
+    told = {row["on"]: row[BY_BATCH] for row in plain.rows if BY_BATCH in row}  # of the last test alone
+    assert len(plain.rows) > len(told) == len(found.order)
+    assert [told[name] for name in found.order] == by_batch.scores[-1]
+    assert not any(BY_BATCH in row for row in by_batch.rows)  # which are that already
 
 
 @pytest.mark.parametrize(
     ("images", "size", "expected"), [(12, 8, 8), (9, 8, 9), (9001, 8, 11), (65, 64, 65), (3, 64, 64)]
 )
-def test_no_image_is_a_batch_of_its_own(images: int, size: int, expected: int) -> None:
-    assert _batch_of(images, size) == expected
+def test_no_image_is_a_batch_of_its_own(classification: Any, images: int, size: int, expected: int) -> None:
+    network = Network(classification.module(), classification.task)
+    with by_batches(network, images, size):
+        assert network.tested_in == expected
+    assert network.tested_in is None
     assert images % expected != 1
 
 
@@ -216,6 +224,9 @@ def test_masks_are_scored_too(registered_toys: Any, tmp_path: Path) -> None:
     result = metadr.run(registered_toys["segmentation"].recipe(), out=tmp_path, device="cpu")
     found = only(rescore([result.path], device="cpu"))
     assert {row["metric"] for row in found.rows} == {"miou"}
+    assert [row[BY_BATCH] for row in result.rows[-len(found.order) :]] == [
+        found.on(name, OF_THE_BATCH) for name in found.order
+    ]
     assert all(math.isfinite(row["value"]) for row in found.rows)
 
 
@@ -228,6 +239,7 @@ def test_a_network_without_batch_norm_has_nothing_to_estimate(
     monkeypatch.setitem(models.MODELS, "plain", plain)
     recipe = registered_toys["classification"].recipe(overrides=(("model", "plain"),))
     result = metadr.run(recipe, out=tmp_path, device="cpu")
+    assert not any(BY_BATCH in row for row in result.rows)
     assert only(rescore([result.path], device="cpu")).rows == []
     assert not (result.path / FILE).exists()
 

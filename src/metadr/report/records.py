@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from metadr.errors import UserError
 from metadr.evaluate import Summary, summarise
-from metadr.run import UNTRAINED, scores_of
+from metadr.run import BY_BATCH, UNTRAINED, scores_of
 from metadr.store import RESUMED, finished_runs
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
 PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "dr": "DR", "meta-dr": "Meta-DR"}
+Statistics = Literal["running", "batch"]  # of batch norm, in the last test
 ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
 
 
@@ -50,6 +51,14 @@ class Record(NamedTuple):
         return summarise(self.scores)
 
     @property
+    def by_batch(self) -> "Record | None":
+        """The same run, its last test by the statistics of every tested batch; none if it was not tested so."""
+        last = [row for row in self.rows if row["after"] == self.order[-1]]
+        if not all(BY_BATCH in row for row in last):
+            return None
+        return self._replace(rows=[{**row, "value": row[BY_BATCH]} if row in last else row for row in self.rows])
+
+    @property
     def title(self) -> str:
         """The method as the paper's tables write it: 'Naive + DR', 'ER + Meta-DR', 'Oracle (all)'."""
         names = sorted((part["part"] for part in self.identity["method"]), key=place)
@@ -86,6 +95,11 @@ def read_records(source: str | Path) -> list[Record]:
     if not records:
         raise UserError(f"No finished runs in {path}. Start some with 'metadr run' or 'metadr sweep'.")
     return records
+
+
+def by_statistics(records: Iterable[Record], by: Statistics) -> list[Record]:
+    """Records as they are, or with a last test by the statistics of every tested batch: those that have one."""
+    return list(records) if by == "running" else [other for each in records if (other := each.by_batch)]
 
 
 def _read_file(path: Path) -> list[Record]:
@@ -127,6 +141,7 @@ def pack_records(records: Iterable[Record]) -> str:
         images = {row["on"]: row["images"] for row in record.rows}
         recipe = {"identity": identity, "metric": record.rows[0]["metric"], "images": [images[on] for on in domains]}
         values = {(row["after"], row["on"]): row["value"] for row in record.rows}
+        batches = {row["on"]: row[BY_BATCH] for row in record.rows if BY_BATCH in row}
         runs.append(
             {
                 "recipe": _place(recipe, recipes),
@@ -134,6 +149,7 @@ def pack_records(records: Iterable[Record]) -> str:
                 "seed": record.seed,
                 "seconds": record.seconds,
                 "scores": [[values[after, on] for on in domains] for after in (UNTRAINED, *record.order)],
+                **({BY_BATCH: [batches.get(on) for on in domains]} if batches else {}),
             }
         )
     parts = {"environments": environments, "recipes": recipes, "runs": runs}
@@ -153,6 +169,8 @@ def unpack_records(content: dict[str, Any]) -> list[Record]:
             for after, scores in zip((UNTRAINED, *identity["order"]), run["scores"], strict=True)
             for on, images, value in zip(domains, recipe["images"], scores, strict=True)
         ]
+        for row, value in zip(rows[-len(domains) :], run.get(BY_BATCH, ()), strict=False):
+            row |= {} if value is None else {BY_BATCH: value}
         records.append(Record(identity, content["environments"][run["environment"]], run["seconds"], rows))
     return records
 
