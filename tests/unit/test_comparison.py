@@ -162,6 +162,8 @@ def test_runs_in_another_precision_enter_where_there_are_more_of_them(table3: Ta
     assert mixed.cells["neither", "MNIST"].values == (50.0, 50.0)  # none of another precision beside them
     assert mixed.notes == [*table.notes, "Computed with precision=tf32."]
     assert compare(table, own).notes == list(table.notes)
+    others = [fast(finished(recipe, 0, 60.0)) for recipe in table.recipes[1:]]
+    assert compare(table, own + others).notes[-1] == "Computed with precision=tf32, but for neither."
 
 
 def test_of_published_runs_those_of_the_first_file_say_which_data_are_meant(table3: Table) -> None:

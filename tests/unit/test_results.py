@@ -2,20 +2,29 @@
 
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from metadr.cli_report import comparison
 from metadr.recipes import COMPARED
 from metadr.report import group, markdown, read_records, rendered
+from metadr.report.paper import PAPER
 from metadr.report.regained import regained_rows, write_regained
 from metadr.report.verdicts import FAMILIES, judge, markdown_claims
-from metadr.rescore import Rescored
+from metadr.rescore import OF_THE_RUN, Rescored
 
 ROOT = Path(__file__).parents[2]
+
+
+def shown_below(marker, page):
+    lines = page.partition(f"<!-- {marker} -->\n")[2].splitlines()
+    shown = [line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines)]
+    return [[cell.strip() for cell in line] for line in shown[2:]]
 
 
 def test_dr_and_meta_dr_keep_at_least_8_points_more_than_naive_on_each_seed():
@@ -46,8 +55,7 @@ def test_published_tables_are_rendered_from_the_records():
 def test_the_readme_shows_table_1_beside_the_paper_s():
     """The methods of the paper's table; a cell is ours / the paper's."""
     made = comparison("table1")
-    lines = (ROOT / "README.md").read_text().partition("<!-- table1 -->\n")[2].splitlines()
-    shown = [line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines)][2:]
+    shown = shown_below("table1", (ROOT / "README.md").read_text())
     rows = list(dict.fromkeys(row.title for row in made.table.rows))
     cells = {title: [made.cells[title, column] for column in made.columns] for title in rows}
     wanted = {title: those for title, those in cells.items() if all(cell.paper for cell in those)}
@@ -55,23 +63,48 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
     assert [
         [title, *(f"{'-' if cell.mean is None else f'{cell.mean:.1f}'} / {cell.paper.mean}" for cell in those)]
         for title, those in wanted.items()
-    ] == [[cell.strip() for cell in line] for line in shown]
+    ] == shown
 
 
 def test_the_pages_show_what_starting_from_weights_does():
-    """Rows of the suspects as they are, from a file of weights, and the paper's."""
-    lines = (ROOT / "docs" / "calibration.md").read_text().partition("<!-- begun -->\n")[2].splitlines()
-    shown = [line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines)][2:]
-    made = {"P1": comparison("suspects"), "P2": comparison("suspects-p2")}
+    """Rows of Table 1 as they are, from a file of weights, and the paper's."""
+    shown = shown_below("begun", (ROOT / "docs" / "calibration.md").read_text())
+    tables = [comparison("table1"), comparison("table1-weights")]
     readme = " ".join((ROOT / "README.md").read_text().split())
-    for titled, *cells in ([cell.strip() for cell in line] for line in shown):
+    for titled, *cells in shown:
         under, title = titled.split(" ", 1)
-        points = [f"{title}, nothing", f"{title}, ResNet-18 from a file of weights"]
-        ours = [[made[under].cells[point, column] for column in made[under].columns] for point in points]
-        scores = [", ".join(f"{cell.mean:.1f}" for cell in row) for row in ours]
-        assert cells == [*scores, ", ".join(f"{cell.paper.mean:.1f}" for cell in ours[0])]
-        assert (under, title) not in (("P1", "Naive"), ("P1", "Meta-DR")) or all(each in readme for each in cells[1:])
-    assert len(shown) == 7
+        columns = [column for column in tables[0].columns if column.startswith(under)]
+        usual, begun = ([made.cells[title, column] for column in columns] for made in tables)
+        scores = [", ".join(f"{cell.mean:.1f}" for cell in row) for row in (usual, begun)]
+        assert cells == [*scores, str(len(begun[0].values)), ", ".join(f"{cell.paper.mean:.1f}" for cell in usual)]
+        assert titled not in ("P1 Naive", "P1 Oracle (all)") or all(each in readme for each in (cells[1], cells[3]))
+    assert len(shown) == 13
+
+
+def test_the_page_shows_how_near_meta_dr_is_by_each_kind_of_statistics():
+    found, table = rescored("rescored-weights"), []
+    rows = [("recall", 1, 0, "P1"), ("adapt", 0, 1, "P1"), ("Meta-DR", 1, 1, "P1"), ("Meta-DR", 1, 1, "P2")]
+
+    def distance(per, by, row, recall, adapt, under):
+        wanted = [{"part": "meta-dr", "per": per, "recall": recall, "adapt": adapt}]
+        runs = [
+            each
+            for each in found
+            if [{name: part.get(name) for name in wanted[0]} for part in each.identity["method"]] == wanted
+            and each.identity["training"]["batch_norm"] == "all"
+            and each.order[0] == ("mnist" if under == "P1" else "svhn")
+        ]
+        assert len(runs) == (9 if (per, row) == ("batch", "Meta-DR") else 1)
+        apart = []
+        for domain, column in (("mnist", "MNIST"), ("mnist_m", "MNIST-M"), ("svhn", "SVHN")):
+            ours = fmean(each.on(domain, {"running": OF_THE_RUN, "own": domain}.get(by, by)) for each in runs)
+            printed = PAPER["table1" if row == "Meta-DR" else "table3"]
+            apart.append(ours - printed[row, f"{under} {column}" if row == "Meta-DR" else column].mean)
+        return f"{math.sqrt(fmean(each**2 for each in apart)):.1f}"
+
+    for per, drawn in (("batch", "one a batch"), ("image", "one an image")):
+        table += [[drawn, by, *(distance(per, by, *row) for row in rows)] for by in ("running", "own", "batch")]
+    assert shown_below("distances", (ROOT / "docs" / "calibration.md").read_text()) == table
 
 
 def test_the_page_says_where_svhn_is_lost_on_p2():
@@ -110,9 +143,7 @@ def test_the_page_shows_what_each_method_keeps_by_other_statistics():
         [method, *rows["digits: m", f"{method} {on_p1}"][:2], *rows["digits: s", f"{method} {on_p2}"][:2]]
         for method, (on_p1, on_p2) in titles.items()
     ]
-    page = (ROOT / "docs" / "reproduce.md").read_text().partition("<!-- rescored -->\n")[2]
-    lines = itertools.takewhile(lambda line: line.startswith("|"), page.splitlines())
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines][2:] == shown
+    assert shown_below("rescored", (ROOT / "docs" / "reproduce.md").read_text()) == shown
 
 
 def test_published_claims_are_those_of_the_published_tables():

@@ -213,23 +213,24 @@ def _arithmetic(identity: dict[str, Any]) -> str:
 
 
 def _otherwise(table: Table, runs: Runs) -> list[str]:
-    """Notes on runs that were not computed as the table has it."""
-    rows: dict[str, list[str]] = {}
+    """Notes on runs that were not computed as the table has it: on the rows that they are in, or that they are not."""
+    made: dict[str, list[str]] = {}  # rows by how their runs were computed, where that is not the table's way
+    with_runs = []
     for recipe, seeds in runs.items():
+        titles = [row.title for row in table.rows if recipe in row.recipes]
+        with_runs += titles
         usual = _arithmetic(description(recipe)).split(", ")
-        (made,) = {_arithmetic(record.identity) for record in seeds.values()}
-        if others := [each for each in made.split(", ") if each not in usual]:
-            titles = [row.title for row in table.rows if recipe in row.recipes]
-            rows.setdefault(", ".join(others), []).extend(titles)
-    whole = len(rows) == 1 and all(
-        _arithmetic(record.identity) != _arithmetic(description(recipe))
-        for recipe, seeds in runs.items()
-        for record in seeds.values()
-    )
-    return [
-        f"Computed with {setting}{'' if whole else ': ' + ', '.join(dict.fromkeys(titles))}."
-        for setting, titles in rows.items()
-    ]
+        (computed,) = {_arithmetic(record.identity) for record in seeds.values()}
+        if others := [each for each in computed.split(", ") if each not in usual]:
+            made.setdefault(", ".join(others), []).extend(titles)
+    notes = []
+    for setting, titles in made.items():
+        others = [title for title in dict.fromkeys(with_runs) if title not in titles]
+        told = f": {', '.join(dict.fromkeys(titles))}" if others else ""
+        if 0 < len(others) < len(set(titles)):
+            told = f", but for {', '.join(others)}"
+        notes.append(f"Computed with {setting}{told}.")
+    return notes
 
 
 def _older(runs: Runs) -> list[str]:
