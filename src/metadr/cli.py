@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -171,6 +171,7 @@ def sweep(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE", help="a table, such as demo; or several")],
     row: Annotated[list[str] | None, typer.Option(help="only rows of this title, * for any text")] = None,
     seeds: Seeds = None,
+    seed: Annotated[list[int] | None, typer.Option(help="only runs of this seed; may be given several times")] = None,
     weights: Weights = None,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -193,6 +194,7 @@ def sweep(
         capture=not eager,
         minutes=minutes,
         rows=row or [],
+        seeds=seed or [],
     )
 
 
@@ -324,17 +326,27 @@ def _sweep_and_report(
     device: str,
     minutes: float | None = None,
     rows: Sequence[str] = (),
+    seeds: Collection[int] = (),
     **options: Any,
 ) -> None:
-    """Run what is missing of tables, or of some of their rows, and report all that there is of them."""
+    """Run what is missing of tables, or of some of their rows and seeds, and report all that there is of them."""
     stop = Stop(minutes)  # what is read and decoded first counts too
     chosen = only(tables, rows)
+    wanted = jobs_of(*(table.seeds_of for table in chosen))
+    if strange := set(seeds) - {job.seed for job in wanted}:
+        found = sorted({job.seed for job in wanted})
+        raise UserError(
+            f"No run of these rows has the seed {min(strange)}; theirs are {found[0]} to {found[-1]}. Use one of them, "
+            "or more of them with --seeds."
+        )
     with working(console) as tell:
         for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
             prepare(recipe, tell)
     for table in chosen:
         _print_plan(table, out)
-    jobs = plan_jobs(jobs_of(*(table.seeds_of for table in chosen)), out)
+    jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
+    if seeds:
+        console.print(f"Of seed {', '.join(map(str, sorted(seeds)))}: {len(jobs.missing)} to run.")
     if jobs.missing:
         cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
         console.print(str(cost), soft_wrap=True)

@@ -81,6 +81,20 @@ def test_a_sweep_of_rows_with_seeds_of_their_own(digits: None, command: Command,
     assert "Time is up with 111 runs left." in ended.out
 
 
+def test_a_sweep_of_some_seeds_leaves_the_others_to_other_machines(
+    digits: None, command: Command, tmp_path: Path
+) -> None:
+    words = ("sweep", "table4", "--tiny", "--out", tmp_path, "--device", "cpu")
+    ended = command(*words, "--seed", 2, "--seed", 0)
+    assert (ended.code, ended.err) == (0, "")
+    assert "0 finished, 6 to run." in ended.out and "Of seed 0, 2: 4 to run." in ended.out
+    assert sorted(record.seed for record in read_records(tmp_path)) == [0, 0, 2, 2]
+    assert command(*words).out.count("done in") == 2
+    refused = command(*words, "--seed", 3)
+    assert refused.code == 2
+    assert "No run of these rows has the seed 3; theirs are 0 to 2." in refused.err
+
+
 def test_runs_of_one_table_fill_another(digits: None, command: Command, tmp_path: Path) -> None:
     assert command("sweep", "table6", "--tiny", "--seeds", 1, "--out", tmp_path, "--device", "cpu").code == 0
     ended = command("sweep", "table3", "--tiny", "--seeds", 1, "--out", tmp_path, "--device", "cpu")
