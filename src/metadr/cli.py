@@ -346,7 +346,7 @@ def _sweep_and_report(
         _print_plan(table, out)
     jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
     if seeds:
-        console.print(f"Of seed {', '.join(map(str, sorted(seeds)))}: {len(jobs.missing)} to run.")
+        console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
     if jobs.missing:
         cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
         console.print(str(cost), soft_wrap=True)

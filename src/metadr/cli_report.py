@@ -15,6 +15,7 @@ from metadr.report.comparison import Comparison
 from metadr.report.records import Statistics, by_statistics
 from metadr.report.write import FIGURES, PICTURES, Format, rendered, write_comparison, write_picture
 
+TABLES = ("md", "csv", "tex")
 BY_BATCHES = "Tested by batch norm's statistics of every tested batch; runs that were not tested so are missing."
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
@@ -46,8 +47,14 @@ def report(
         print_written(write_picture(source, cast(Path, output), kind))
         return
     if source in COMPARED:
+        kind = _format(source, format_, output)
+        if tested_by == "batch" and kind not in TABLES:
+            raise UserError(
+                f"A {kind} holds runs along the whole sequence, and only their last test is by batches too. "
+                f"Leave --tested-by out, or use --format {', '.join(TABLES)}."
+            )
         made = comparison(source, runs, seeds=seeds, ddof=ddof, tested_by=tested_by)
-        print_comparison(made, _format(source, format_, output), output)
+        print_comparison(made, kind, output)
         return
     if runs or format_ or seeds or tested_by != "running":
         raise UserError(
@@ -93,15 +100,21 @@ def comparison(
 ) -> Comparison:
     """A table of the paper with the runs of a folder, or with those that are published in results/."""
     table = get_table(name).with_seeds(seeds)
-    if tested_by == "batch":
-        table = table._replace(notes=(*table.notes, BY_BATCHES))
-    if runs is not None:
-        return compare(table, by_statistics(read_records(runs), tested_by), ddof=ddof)
     # Its own file, then those of the other tables: they share runs.
     names = [name, *(other for other in COMPARED if other != name)]
-    files = [path for each in names for path in published_files(f"{each}.json")]
-    records = [record for path in files for record in read_records(path)]
-    return compare(table, by_statistics(records, tested_by), published=True, ddof=ddof)
+    sources = [runs] if runs is not None else [path for each in names for path in published_files(f"{each}.json")]
+    records = [record for source in sources for record in read_records(source)]
+    made = compare(table, records, published=runs is None, ddof=ddof)
+    if tested_by == "running":
+        return made
+    noted = table._replace(notes=(*table.notes, BY_BATCHES))
+    by_batch = compare(noted, by_statistics(records, tested_by), published=runs is None, ddof=ddof)
+    if made.records and not by_batch.records:
+        raise UserError(
+            f"None of {len(made.records)} runs was tested by the statistics of batches: they are of an earlier version. "
+            "Leave --tested-by out, run them again, or use 'metadr rescore' where their checkpoints are."
+        )
+    return by_batch
 
 
 def _format(name: str, given: Format | None, output: Path | None) -> Format:

@@ -14,8 +14,6 @@ from metadr.files import told, write_file
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.report import read_records
-from metadr.report.records import Statistics as TestedBy
-from metadr.report.records import by_statistics
 from metadr.report.regained import text_regained, write_regained
 from metadr.report.verdicts import FAMILIES, Family, judge, markdown_claims, reading, text_claims
 from metadr.rescore import FILE, Rescored, Statistics
@@ -32,17 +30,16 @@ def claims(
     runs: Annotated[Path, typer.Option(help="folder of runs, where no SOURCE is given")] = Path("runs"),
     of: Annotated[Family, typer.Option(help="whose claims")] = "digits",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Markdown file to write")] = None,
-    tested_by: Annotated[TestedBy, typer.Option(help="batch norm's statistics in the last test of runs")] = "running",
 ) -> None:
     """Put the paper's claims to finished runs: each holds, does not hold, or is not decided by so few."""
     records = [record for source in sources or [runs] for record in read_records(source)]
-    verdicts = judge(by_statistics(records, tested_by), FAMILIES[of])
-    shown = [verdict for verdict in verdicts if verdict.found]
-    if shown:
-        console.print(text_claims(shown))
+    verdicts = judge(records, FAMILIES[of])
+    tested = [verdict for verdict in verdicts if verdict.found]
+    if tested:
+        console.print(text_claims(tested))
     console.print(reading(verdicts), soft_wrap=True)
-    if len(shown) < len(verdicts):
-        console.print(f"Not shown: {len(verdicts) - len(shown)} claims without runs; -o FILE writes all.")
+    if len(tested) < len(verdicts):
+        console.print(f"Not shown: {len(verdicts) - len(tested)} claims without runs; -o FILE writes all.")
     for note in dict.fromkeys(verdict.note for verdict in verdicts if verdict.note and verdict.found):
         console.print(f"  {escape(note)}", soft_wrap=True)
     if output:

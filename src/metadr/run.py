@@ -403,17 +403,18 @@ class _Sequence:
     def _test(self, *, after: str) -> Pauses:
         """Test on all domains, seen and unseen; at the end also by the statistics of every tested batch."""
         network, size = self.learner.network, self.training.batch_size
-        again = after == self.recipe.order[-1] and bool(network.norms.names) and self.training.tested_by != "batch"
+        same = not network.norms.names or self.training.tested_by == "batch"
         for domain in self.tested:
             told = yield from self._told(domain)
-            counts = _counted(told)
+            counts, images = _counted(told), domain.test.num_images
             row: dict[str, Any] = {"after": after, "on": domain.name, "metric": self.task.score}
-            row |= {"value": score(self.task, counts), "images": domain.test.num_images, **details(self.task, counts)}
+            row |= {"value": score(self.task, counts), "images": images, **details(self.task, counts)}
             if self.task.on_masks:
                 row["suite"] = suite_iou(told, group=size)
-            if again and domain.test.num_images > 1:
-                with by_batches(network, domain.test.num_images, size):
-                    told = yield from self._told(domain)
+            if after == self.recipe.order[-1] and (same or images > 1):  # one image has no statistics of a batch
+                if not same:
+                    with by_batches(network, images, size):
+                        told = yield from self._told(domain)
                 row[BY_BATCH] = score(self.task, _counted(told))
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,15 @@ def test_a_report_of_runs_and_of_what_was_published(
     assert command("report", "table4", "--seeds", 4).out.count("(3 of 4)") == 6
     by_batch = command("report", "table4", "--tested-by", "batch")
     assert by_batch.out.count("(3)") == printed.out.count("(3)") == 6
+    refused = command("report", "table4", "--tested-by", "batch", "-o", tmp_path / "table4.json")
+    assert refused.code == 2 and "only their last test is by batches" in refused.err
+    assert not (tmp_path / "table4.json").exists()
+    kept = json.loads((results / "table4.json").read_text())
+    for run in kept["runs"]:  # as earlier versions left them
+        run.pop("by_batch")
+    (tmp_path / "older.json").write_text(json.dumps(kept))
+    refused = command("report", "table4", "--runs", tmp_path / "older.json", "--tested-by", "batch")
+    assert refused.code == 2 and "None of 6 runs was tested by the statistics of batches" in refused.err
     assert cli_report.BY_BATCHES in by_batch.out and lines_of(by_batch.out)[2] != lines_of(printed.out)[2]
     # The file that was kept is one of records like any other.
     ended = command("report", results / "table4.json", "-o", tmp_path / "again")

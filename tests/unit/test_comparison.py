@@ -164,6 +164,9 @@ def test_runs_in_another_precision_enter_where_there_are_more_of_them(table3: Ta
     assert compare(table, own).notes == list(table.notes)
     others = [fast(finished(recipe, 0, 60.0)) for recipe in table.recipes[1:]]
     assert compare(table, own + others).notes[-1] == "Computed with precision=tf32, but for neither."
+    first, second = (row.recipes[0] for row in get_table("table1").rows if row.title == "Naive")  # of one row
+    apart = compare(get_table("table1"), [fast(finished(first)), finished(second)])
+    assert apart.notes[-1] == "Computed with precision=tf32: Naive."
 
 
 def test_of_published_runs_those_of_the_first_file_say_which_data_are_meant(table3: Table) -> None:
@@ -341,6 +344,8 @@ def test_runs_are_shown_by_the_statistics_of_tested_batches_where_they_know(tmp_
     before, after = kept[0], by_statistics(kept, "batch")[0]
     assert after.scores[:-1] == before.scores[:-1]
     assert after.scores[-1] == [value - 7 for value in before.scores[-1]]
+    kept[3].identity["training"]["tested_by"] = "batch"
+    assert kept[3].by_batch == kept[3]
     first, second = table.rows[:2]
     assert made.cells[first.title, "MNIST"].ours == "83.0 ± 0.0 (2 of 3)"
     assert made.cells[second.title, "MNIST"].ours == MISSING

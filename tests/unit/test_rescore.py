@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 import json
 import math
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from metadr import models
 from metadr.benchmarks import BENCHMARKS
 from metadr.engine.network import Network
 from metadr.engine.reestimate import Tally, norms_of, reestimate
-from metadr.evaluate import by_batches, confusion, score
+from metadr.evaluate import by_batches, confusion, score, tell
 from metadr.report.regained import final_rows, regained_rows, text_regained, write_regained
 from metadr.rescore import FILE, OF_THE_BATCH, OF_THE_RUN, Rescored, rescore
 from metadr.run import BY_BATCH
 from metadr.store import RunDirectory
+
+RUN = importlib.import_module("metadr.run")  # the module: `metadr.run` is the function
 
 
 def by_hand(module: nn.Module, x: Tensor, num_batches: int) -> dict[str, Tensor]:
@@ -174,7 +177,39 @@ def test_a_run_is_scored_by_tested_batches_as_if_it_had_been_tested_so(registere
     told = {row["on"]: row[BY_BATCH] for row in plain.rows if BY_BATCH in row}  # of the last test alone
     assert len(plain.rows) > len(told) == len(found.order)
     assert [told[name] for name in found.order] == by_batch.scores[-1]
-    assert not any(BY_BATCH in row for row in by_batch.rows)  # which are that already
+    assert [row[BY_BATCH] for row in by_batch.rows if BY_BATCH in row] == by_batch.scores[-1]  # which are that already
+
+
+@pytest.mark.parametrize("changes", [{}, {"order": 1}, {"tested_by": "domains"}])
+def test_a_run_that_stops_in_its_last_test_ends_with_the_same_rows(
+    registered_toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """Wherever it pauses, as on a GPU: also while it is tested by batches, and on domains it is only tested on."""
+
+    def pausing(self: Any, domain: Any) -> Any:
+        told = []
+        for each in tell(self.learner.network, domain.test):
+            told.append(each)
+            yield None
+        return told
+
+    monkeypatch.setattr(RUN._Sequence, "_told", pausing)
+    whole = registered_toys["classification"].recipe(overrides=(("steps", 2),))
+    names = whole.order
+    recipe = dataclasses.replace(whole, order=names[:2], tested=names[2:])
+    if "order" in changes:
+        recipe = dataclasses.replace(whole, order=names[:1], tested=names[1:])
+    elif changes:
+        recipe = dataclasses.replace(recipe, overrides=(("steps", 2), *changes.items()))
+    wanted = metadr.run(recipe, out=tmp_path / "whole", device="cpu").rows
+    assert sum(BY_BATCH in row for row in wanted) == len(names)
+    pauses = len(list(RUN.advance(recipe, out=tmp_path / "counted", device="cpu")))
+    for stop_at in range(pauses - 2 * len(names), pauses):
+        stages = RUN.advance(recipe, out=tmp_path / str(stop_at), device="cpu")
+        for _ in range(stop_at):
+            next(stages)
+        stages.close()
+        assert metadr.run(recipe, out=tmp_path / str(stop_at), device="cpu").rows == wanted
 
 
 @pytest.mark.parametrize(
@@ -239,7 +274,7 @@ def test_a_network_without_batch_norm_has_nothing_to_estimate(
     monkeypatch.setitem(models.MODELS, "plain", plain)
     recipe = registered_toys["classification"].recipe(overrides=(("model", "plain"),))
     result = metadr.run(recipe, out=tmp_path, device="cpu")
-    assert not any(BY_BATCH in row for row in result.rows)
+    assert [row[BY_BATCH] for row in result.rows if BY_BATCH in row] == result.scores[-1]
     assert only(rescore([result.path], device="cpu")).rows == []
     assert not (result.path / FILE).exists()
 

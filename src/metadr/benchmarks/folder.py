@@ -10,10 +10,9 @@ from metadr.progress import Watch
 
 ABOUT = "your own images: --data ROOT with ROOT/DOMAIN/CLASS/images, or ROOT/DOMAIN.csv of paths and labels"
 TRAINING = Training(model="resnet18", steps=3000, batch_size=64, optimizer="adam", lr=3e-4, later_lr=3e-5)
-# A T for every image: with one a batch, batch norm's statistics are those of the last few T (docs/calibration.md).
 PART_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dr": {"transforms": "psi3", "per": "image"},
-    "meta-dr": {"transforms": "psi3", "per": "image", "inner_lr": 0.1},
+    "dr": {"transforms": "psi3", "per": "image"},  # with one T a batch, statistics are those of the last few
+    "meta-dr": {"transforms": "psi3", "inner_lr": 0.1},
 }
 TINY = {"steps": 3, "batch_size": 8, "limit": 16, "model": "tiny_resnet"}
 

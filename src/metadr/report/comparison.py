@@ -3,7 +3,7 @@
 import json
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, KeysView, Sequence
 from typing import Any, NamedTuple
 
 from metadr.benchmarks import training_of
@@ -214,23 +214,25 @@ def _arithmetic(identity: dict[str, Any]) -> str:
 
 def _otherwise(table: Table, runs: Runs) -> list[str]:
     """Notes on runs that were not computed as the table has it: on the rows that they are in, or that they are not."""
-    made: dict[str, list[str]] = {}  # rows by how their runs were computed, where that is not the table's way
-    with_runs = []
+    made: dict[str, set[Recipe]] = {}  # recipes by how their runs were computed, where that is not the table's way
     for recipe, seeds in runs.items():
-        titles = [row.title for row in table.rows if recipe in row.recipes]
-        with_runs += titles
         usual = _arithmetic(description(recipe)).split(", ")
         (computed,) = {_arithmetic(record.identity) for record in seeds.values()}
         if others := [each for each in computed.split(", ") if each not in usual]:
-            made.setdefault(", ".join(others), []).extend(titles)
+            made.setdefault(", ".join(others), set()).add(recipe)
     notes = []
-    for setting, titles in made.items():
-        others = [title for title in dict.fromkeys(with_runs) if title not in titles]
-        told = f": {', '.join(dict.fromkeys(titles))}" if others else ""
-        if 0 < len(others) < len(set(titles)):
-            told = f", but for {', '.join(others)}"
+    for setting, recipes in made.items():
+        inside = _titles(table, recipes)
+        rest = _titles(table, runs.keys() - recipes)
+        told = f": {', '.join(inside)}" if rest else ""
+        if 0 < len(rest) < len(inside) and rest.isdisjoint(inside):
+            told = f", but for {', '.join(rest)}"
         notes.append(f"Computed with {setting}{told}.")
     return notes
+
+
+def _titles(table: Table, recipes: Collection[Recipe]) -> KeysView[str]:
+    return dict.fromkeys(row.title for row in table.rows if any(each in recipes for each in row.recipes)).keys()
 
 
 def _older(runs: Runs) -> list[str]:

@@ -53,6 +53,8 @@ class Record(NamedTuple):
     @property
     def by_batch(self) -> "Record | None":
         """The same run, its last test by the statistics of every tested batch; none if it was not tested so."""
+        if self.identity["training"].get("tested_by") == "batch":
+            return self
         last = [row for row in self.rows if row["after"] == self.order[-1]]
         if not all(BY_BATCH in row for row in last):
             return None
