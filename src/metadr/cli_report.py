@@ -111,7 +111,7 @@ def comparison(
     by_batch = compare(noted, by_statistics(records, tested_by), published=runs is None, ddof=ddof)
     if made.records and not by_batch.records:
         raise UserError(
-            f"None of {len(made.records)} runs was tested by the statistics of batches: they are of an earlier version. "
+            f"None of {len(made.records)} runs was tested by the statistics of batches: an earlier version made them. "
             "Leave --tested-by out, run them again, or use 'metadr rescore' where their checkpoints are."
         )
     return by_batch
