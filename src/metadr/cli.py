@@ -36,8 +36,8 @@ from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
-from metadr.run import Progress
 from metadr.run import run as run_recipe
+from metadr.sequence import Progress
 from metadr.settings import assignments as _assignments
 from metadr.stopping import Stop
 from metadr.store import RunDirectory, description

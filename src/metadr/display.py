@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from metadr.progress import Watch as Tell
 from metadr.progress import Work
-from metadr.run import Progress as Standing
+from metadr.sequence import Progress as Standing
 from metadr.sweep import Standing as SweepStanding
 
 

@@ -11,7 +11,8 @@ import torch
 
 from metadr.engine.capture import found_no_memory
 from metadr.errors import UserError
-from metadr.run import Progress, Result
+from metadr.run import Result
+from metadr.sequence import Progress
 
 Job = TypeVar("Job")
 Lanes = int | Literal["auto"]

@@ -18,7 +18,7 @@ from metadr.parts.recommended import CHOSEN_ON
 from metadr.recipes import TABLES, get_table
 from metadr.report import Record
 from metadr.report.write import PICTURES
-from metadr.run import UNTRAINED
+from metadr.sequence import UNTRAINED
 from metadr.store import RunDirectory
 from metadr.survey import Survey
 from metadr.transforms import SETS, TRANSFORMS

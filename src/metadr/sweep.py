@@ -14,7 +14,8 @@ from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.engine.ground import check_precision, pick_device
 from metadr.errors import UserError
 from metadr.lanes import Lanes, Stages, interleave
-from metadr.run import Progress, advance
+from metadr.run import advance
+from metadr.sequence import Progress
 from metadr.store import RunDirectory, identity
 
 MOST_NAMED = 8  # in a sentence on what is wrong with several

@@ -25,7 +25,8 @@ from metadr.core import Benchmark, Domain, Training
 from metadr.errors import UserError
 from metadr.parts import PARTS
 from metadr.recipes import TABLES, all_recipes, get_table
-from metadr.run import UNTRAINED, run
+from metadr.run import run
+from metadr.sequence import UNTRAINED
 from metadr.store import key_of
 
 # Made by the project itself: these must load anywhere. The files of others may not be there.

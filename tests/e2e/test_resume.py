@@ -16,7 +16,8 @@ from torch import nn
 
 import metadr
 from metadr import models
-from metadr.run import Progress, advance
+from metadr.run import advance
+from metadr.sequence import Progress
 from metadr.store import RunDirectory
 
 RUN = ("run", "embedded", "--tiny", "--checkpoint-seconds", "0", "--device", "cpu")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,9 +52,8 @@ def final(out: Path, job: Job) -> dict[str, Tensor]:
 @pytest.fixture
 def short_turns(monkeypatch) -> None:
     """Looks after every step or three, so that short runs take many turns."""
-    running = sys.modules["metadr.run"]  # the package has a function of that name
-    monkeypatch.setattr(running, "CHUNK", 3)
-    monkeypatch.setattr(running, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("metadr.sequence.CHUNK", 3)
+    monkeypatch.setattr("metadr.sequence.LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture

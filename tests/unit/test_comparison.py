@@ -21,7 +21,7 @@ from metadr.report.figure3 import digits_figure
 from metadr.report.figure4 import clean_figure
 from metadr.report.records import by_statistics
 from metadr.report.write import every_format
-from metadr.run import BY_BATCH
+from metadr.sequence import BY_BATCH
 from metadr.store import description
 
 ENVIRONMENT = {

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from metadr.display import Watch
-from metadr.run import Progress
+from metadr.sequence import Progress
 from metadr.sweep import Standing
 
 

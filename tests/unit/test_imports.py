@@ -23,6 +23,7 @@ LAYERS = [
     ["evaluate"],
     ["store", "provenance", "domains", "best_epoch"],
     ["beginnings"],
+    ["sequence"],
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],

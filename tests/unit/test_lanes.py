@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +21,8 @@ from metadr.engine.log import steps_in
 from metadr.errors import NoRoom, UserError
 from metadr.lanes import MOST, WINDOW_SECONDS, Happened, interleave
 from metadr.parts import EWC, GEM, MetaDR, Randomize, Replay
-from metadr.run import LOOK_SECONDS, Progress, advance
+from metadr.run import advance
+from metadr.sequence import LOOK_SECONDS, Progress
 from metadr.store import RunDirectory
 from metadr.sweep import Job, Standing, each_reason_once, plan, sweep
 
@@ -117,7 +117,7 @@ def test_a_turn_is_as_long_for_a_lane_that_took_few_steps_as_for_one_that_took_m
 
 def test_slow_steps_on_a_cpu_are_looked_at_one_by_one(registered_toys, classification, tmp_path, monkeypatch):
     """So that whoever asks a run to stop there need not wait for ten of them."""
-    monkeypatch.setattr(sys.modules["metadr.run"], "PATIENCE_SECONDS", 1e-9)  # the package has a function of that name
+    monkeypatch.setattr("metadr.sequence.PATIENCE_SECONDS", 1e-9)
     recipe = classification.recipe(overrides=(("steps", 13),))
     looks = [now.step for now in advance(recipe, out=tmp_path, device="cpu") if now is not None and now.stage == 0]
     assert looks == [10, 11, 12, 13]

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib
 import json
 import math
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ from metadr.engine.reestimate import Tally, norms_of, reestimate
 from metadr.evaluate import by_batches, confusion, score, tell
 from metadr.report.regained import final_rows, regained_rows, text_regained, write_regained
 from metadr.rescore import FILE, OF_THE_BATCH, OF_THE_RUN, Rescored, rescore
-from metadr.run import BY_BATCH
+from metadr.run import advance
+from metadr.sequence import BY_BATCH, DomainSequence
 from metadr.store import RunDirectory
-
-RUN = importlib.import_module("metadr.run")  # the module: `metadr.run` is the function
 
 
 def by_hand(module: nn.Module, x: Tensor, num_batches: int) -> dict[str, Tensor]:
@@ -193,7 +191,7 @@ def test_a_run_that_stops_in_its_last_test_ends_with_the_same_rows(
             yield None
         return told
 
-    monkeypatch.setattr(RUN._Sequence, "_told", pausing)
+    monkeypatch.setattr(DomainSequence, "_told", pausing)
     whole = registered_toys["classification"].recipe(overrides=(("steps", 2),))
     names = whole.order
     recipe = dataclasses.replace(whole, order=names[:2], tested=names[2:])
@@ -203,9 +201,9 @@ def test_a_run_that_stops_in_its_last_test_ends_with_the_same_rows(
         recipe = dataclasses.replace(recipe, overrides=(("steps", 2), *changes.items()))
     wanted = metadr.run(recipe, out=tmp_path / "whole", device="cpu").rows
     assert sum(BY_BATCH in row for row in wanted) == len(names)
-    pauses = len(list(RUN.advance(recipe, out=tmp_path / "counted", device="cpu")))
+    pauses = len(list(advance(recipe, out=tmp_path / "counted", device="cpu")))
     for stop_at in range(pauses - 2 * len(names), pauses):
-        stages = RUN.advance(recipe, out=tmp_path / str(stop_at), device="cpu")
+        stages = advance(recipe, out=tmp_path / str(stop_at), device="cpu")
         for _ in range(stop_at):
             next(stages)
         stages.close()

@@ -525,7 +525,7 @@ def benchmarks_load(name: str) -> Domain:
 
 @pytest.mark.parametrize("after", [2, 3])
 def test_a_run_of_best_epochs_goes_on_to_the_same_bits(after, validated, tmp_path, monkeypatch, toys):
-    monkeypatch.setattr(sys.modules["metadr.run"], "CHUNK", 2)  # the package has a function of that name
+    monkeypatch.setattr("metadr.sequence.CHUNK", 2)
     recipe = make_recipe("toy-masks", "dr", **EPOCHS, order=("red", "green"))
     whole = run(recipe, out=tmp_path / "whole", device="cpu")
 

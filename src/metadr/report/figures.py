@@ -5,7 +5,7 @@ import statistics
 from matplotlib.figure import Figure
 
 from metadr.report.tables import Group, spread
-from metadr.run import UNTRAINED
+from metadr.sequence import UNTRAINED
 
 PAPER_COLOURS = {"Naive": "#e377c2", "Naive + DR": "#1f77b4", "Meta-DR": "#d62728"}  # pink, blue, red, as Figure 3
 OTHER_COLOURS = ("#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f", "#bcbd22")

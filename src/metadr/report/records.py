@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from metadr.errors import UserError
 from metadr.evaluate import Summary, summarise
-from metadr.run import BY_BATCH, UNTRAINED, scores_of
+from metadr.run import scores_of
+from metadr.sequence import BY_BATCH, UNTRAINED
 from metadr.store import RESUMED, finished_runs
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
