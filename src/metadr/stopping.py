@@ -8,6 +8,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
+class Stopped(Exception):
+    """Ctrl-C, under a name that typer does not act on, with what the same command will do."""
+
+    def __init__(self, then: str = "The same command goes on from the last checkpoint.") -> None:
+        super().__init__(then)
+
+
 class Stop:
     """Says whether to stop. The first signal asks what is running to stop at a checkpoint; a second one interrupts it.
 

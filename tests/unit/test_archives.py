@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from metadr.data import archives
-from metadr.data.archives import Limits, is_archive, unpack
+from metadr.data import unpacked
+from metadr.data.archives import is_archive, unpack
+from metadr.data.unpacked import Limits
 from metadr.errors import UserError
 
 FILES = {"a/one.txt": b"one\n" * 300, "a/b/two.bin": bytes(range(256)), "empty": b"", "né.txt": b"3"}
@@ -453,14 +454,14 @@ def test_a_second_process_is_told(tmp_path):
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
     archive = tmp_path / "x.zip"
     archive.write_bytes(zip_of([("first", b"1"), ("second", b"2")]))
-    measure = archives._Writer._measure
+    measure = unpacked.Writer._measure
 
     def interrupted(writer, size):
         if writer.num_files:
             raise KeyboardInterrupt
         measure(writer, size)
 
-    monkeypatch.setattr(archives._Writer, "_measure", interrupted)
+    monkeypatch.setattr(unpacked.Writer, "_measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         unpack(archive, tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
@@ -472,13 +473,13 @@ def test_kill_in_the_middle(tmp_path):
     data = tar_of([("first", b"1" * 5000), ("second", os.urandom(4 << 20))])
     archive.write_bytes(data)
     script = (
-        LIGHT.format(str(Path(archives.__file__).parents[1]))
-        + "import time; from pathlib import Path; from metadr.data import archives\n"
-        "measure = archives._Writer._measure\n"
+        LIGHT.format(str(Path(unpacked.__file__).parents[1]))
+        + "import time; from pathlib import Path; from metadr.data import archives, unpacked\n"
+        "measure = unpacked.Writer._measure\n"
         "def slow(writer, size):\n"
         "    measure(writer, size)\n"
         "    if writer.num_bytes > 1 << 20: print('half-way', flush=True); time.sleep(60)\n"
-        "archives._Writer._measure = slow\n"
+        "unpacked.Writer._measure = slow\n"
         "archives.unpack(Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script, archive, tmp_path / "data"], stdout=subprocess.PIPE)

@@ -13,7 +13,7 @@ ROOT = Path(metadr.__file__).parent
 # A module may import from its own package and from the rows above its own, never from its own row or below.
 LAYERS = [
     ["errors"],
-    ["settings", "files", "images", "progress", "clock", "vkitti2_classes"],
+    ["settings", "files", "images", "progress", "clock", "vkitti2_classes", "cli_options"],
     ["training"],
     ["core"],
     ["transforms", "models", "synthetic", "kernels"],
@@ -32,7 +32,7 @@ LAYERS = [
     ["display", "bench", "packs"],
     ["cost"],
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
-    ["cli_bench"],
+    ["cli_bench", "cli_sweep"],
     ["cli"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}

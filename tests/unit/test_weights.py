@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from metadr import cli, models
+from metadr import models
 from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
+from metadr.cli_sweep import as_asked
 from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, libraries
@@ -217,7 +218,7 @@ def test_a_file_is_for_the_rows_that_start_from_weights(file: Path, monkeypatch:
     monkeypatch.setattr(models, "_check_fits", lambda name, weights, content: None)  # it is a small network's
 
     def given(*names: str, rows: tuple[str, ...] = ()) -> set[tuple[str, str | None]]:
-        made = cli._as_asked([get_table(name) for name in names], list(rows), {}, str(file), tiny=False)
+        made = as_asked([get_table(name) for name in names], list(rows), {}, str(file), tiny=False)
         return {(each.model, each.weights) for table in made for each in map(training_of, table.recipes)}
 
     assert given("vkitti2-rendered") == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
@@ -228,7 +229,7 @@ def test_a_file_is_for_the_rows_that_start_from_weights(file: Path, monkeypatch:
     asked = given("suspects", rows=("*, ResNet-18 from a file of weights",))
     assert {model for model, weights in asked if weights == str(file)} == {"resnet18"}
     assert ("resnet50_v1", FROM_A_FILE) in asked  # a row that is not asked for stays as it is
-    assert cli._as_asked([get_table("demo")], [], {}, None, tiny=False) == [get_table("demo")]
+    assert as_asked([get_table("demo")], [], {}, None, tiny=False) == [get_table("demo")]
 
 
 def test_rows_from_weights_and_from_scratch_are_both_found_in_a_report(
@@ -314,10 +315,8 @@ def test_where_there_is_no_network_nothing_is_written(tmp_path: Path) -> None:
 
 def test_settings_of_a_sweep_are_for_the_rows_that_have_them() -> None:
     """Of data and of a memory too: not every method has one."""
-    (table,) = cli._as_asked(
-        [get_table("table1")], [], {"memory_per_domain": "7", "digits.resize": "pad"}, None, tiny=False
-    )
+    (table,) = as_asked([get_table("table1")], [], {"memory_per_domain": "7", "digits.resize": "pad"}, None, tiny=False)
     assert {recipe.data for recipe in table.recipes} == {(("resize", "pad"),)}
     assert {bool(recipe.memory_per_domain): recipe.memory_per_domain for recipe in table.recipes} == {False: 0, True: 7}
-    (some,) = cli._as_asked([get_table("table1")], ["P1 ER"], {"memory_per_domain": "7"}, None, tiny=False)
+    (some,) = as_asked([get_table("table1")], ["P1 ER"], {"memory_per_domain": "7"}, None, tiny=False)
     assert sorted({recipe.memory_per_domain for recipe in some.recipes}) == [0, 7, 100]

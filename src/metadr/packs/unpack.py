@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, get_args
 
-from metadr.data.archives import Refused, shown, unpack_into
+from metadr.data.archives import unpack_into
+from metadr.data.unpacked import Refused, shown
 from metadr.errors import UserError
 from metadr.files import told
 from metadr.packs import published

@@ -1,0 +1,216 @@
+"""`metadr sweep` and `demo`: what is missing of tables is run, and all that there is of them shown."""
+
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from metadr.benchmarks import known_fields, prepare, training_of, with_settings
+from metadr.cli_options import Device, Eager, Out, Seeds, Set, Tiny, Weights
+from metadr.cli_report import print_comparison, print_tables, print_written
+from metadr.core import Recipe
+from metadr.cost import estimate
+from metadr.display import Watch, duration, working
+from metadr.engine.ground import pick_device
+from metadr.errors import UserError, unknown
+from metadr.images import write_picture
+from metadr.predictions import prediction_sheet
+from metadr.recipes import COMPARED, Table, get_table, only
+from metadr.report import Record, compare, read_records, write_comparison, write_report
+from metadr.report.write import every_format
+from metadr.settings import assignments
+from metadr.stopping import Stop, Stopped
+from metadr.store import RunDirectory, description
+from metadr.sweep import Job, each_reason_once, jobs_of, plan_jobs, plan_known, titles_of
+from metadr.sweep import sweep as sweep_jobs
+
+console = Console(highlight=False, width=None if Console().is_terminal else 120)
+
+
+def sweep(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE", help="a table, such as demo; or several")],
+    row: Annotated[list[str] | None, typer.Option(help="only rows of this title, * for any text")] = None,
+    seeds: Seeds = None,
+    seed: Annotated[list[int] | None, typer.Option(help="only runs of this seed; may be given several times")] = None,
+    weights: Weights = None,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    lanes: Annotated[str, typer.Option(help="runs side by side on a GPU: a number, or auto")] = "auto",
+    minutes: Annotated[float | None, typer.Option(min=0, help="stop at a checkpoint after so long")] = None,
+    tiny: Tiny = False,
+    eager: Eager = False,
+) -> None:
+    """Run what is missing of tables, many runs side by side on a GPU, and show them; a second call goes on."""
+    fields = assignments(set_ or [])
+    if weights is not None and "weights" in fields:
+        raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+    usual = [get_table(name, tiny=tiny).with_seeds(seeds) for name in dict.fromkeys(tables)]
+    _sweep_and_report(
+        as_asked(usual, row or [], fields, weights, tiny=tiny),
+        out,
+        device=device,
+        lanes=_lanes(lanes),
+        capture=not eager,
+        minutes=minutes,
+        rows=row or [],
+        seeds=seed or [],
+    )
+
+
+def demo(
+    seeds: Seeds = None,
+    out: Out = Path("runs/demo"),
+    device: Device = "cpu",
+    tiny: Tiny = False,
+    segmentation: Annotated[bool, typer.Option("--segmentation", help="streets that are rendered, by pixels")] = False,
+) -> None:
+    """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits, or on streets."""
+    chosen = get_table("demo-segmentation" if segmentation else "demo", tiny=tiny).with_seeds(seeds)
+    started = time.monotonic()
+    _sweep_and_report([chosen], out, device=device)
+    if segmentation:
+        runs = [RunDirectory(out, recipe, 0).path for recipe in chosen.recipes]
+        sheet = out / "predictions.png"
+        write_picture(sheet, prediction_sheet(runs, device=device))
+        print_written([sheet])
+    console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
+
+
+def as_asked(
+    tables: list[Table], rows: list[str], fields: dict[str, str], weights: str | None, *, tiny: bool
+) -> list[Table]:
+    """The tables with settings from the command line in the rows that are asked for, and a note where these are not
+    their own. A file of weights is for those that start from weights; where none of them does, for all of them."""
+    asked_for = {recipe for table in only(tables, rows) for recipe in table.recipes}
+    known = {recipe: known_fields(recipe) for recipe in asked_for}
+    every = {name for names in known.values() for name in names}
+    for name in fields:
+        if name not in every:
+            raise unknown("field", name, every, hint="No row has such a setting: list all with 'metadr list fields'.")
+    some = any(training_of(recipe).weights for recipe in asked_for)
+
+    def change(recipe: Recipe) -> Recipe:
+        if recipe not in asked_for:
+            return recipe
+        own = {name: value for name, value in fields.items() if name in known[recipe]}  # not all have all parts
+        if weights and (training_of(recipe).weights or not some):
+            own["weights"] = weights
+        return with_settings(recipe, **own)
+
+    given = {**fields, **({"weights": weights} if weights else {})}
+    changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
+    asked = []
+    for usual in tables:
+        chosen = usual.changed(change)
+        if len(chosen.recipes) < len(usual.recipes):
+            raise UserError(
+                f"With {changes} rows of table '{usual.name}' that differ in this would be the same. Choose one of "
+                "them with --row, or leave the setting out."
+            )
+        # A file of weights where the table wants one is no other setting.
+        if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
+            chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
+        asked.append(chosen)
+    return asked
+
+
+def _lanes(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"--lanes must be 'auto' or a whole number >= 1. Got '{text}' instead.")
+    return int(text)
+
+
+def _sweep_and_report(
+    tables: Sequence[Table],
+    out: Path,
+    *,
+    device: str,
+    minutes: float | None = None,
+    rows: Sequence[str] = (),
+    seeds: Collection[int] = (),
+    **options: Any,
+) -> None:
+    """Run what is missing of tables, or of some of their rows and seeds, and report all that there is of them."""
+    stop = Stop(minutes)  # what is read and decoded first counts too
+    chosen = only(tables, rows)
+    wanted = jobs_of(*(table.seeds_of for table in chosen))
+    if strange := set(seeds) - {job.seed for job in wanted}:
+        found = sorted({job.seed for job in wanted})
+        raise UserError(
+            f"No run of these rows has the seed {min(strange)}; theirs are {found[0]} to {found[-1]}. Use one of them, "
+            "or more of them with --seeds."
+        )
+    with working(console) as tell:
+        for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
+            prepare(recipe, tell)
+    for table in chosen:
+        _print_plan(table, out)
+    jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
+    if seeds:
+        console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
+    if jobs.missing:
+        cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
+        console.print(str(cost), soft_wrap=True)
+    started = time.monotonic()
+    with stop, Watch(console) as watch:
+        outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
+    left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
+    if stop.interrupted and left:
+        raise Stopped
+    for table in tables:
+        _report(table, out)
+    if jobs.missing:
+        ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
+        names = ", ".join(table.name for table in tables)
+        console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
+    if left:
+        runs = "1 run" if left == 1 else f"{left} runs"
+        console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
+    if outcome.failed:
+        titles = titles_of(jobs.missing)
+        reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)
+        raise UserError(
+            f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
+            f"each keeps its traceback in failed.json. {reasons}"
+        )
+
+
+def _print_plan(table: Table, out: Path) -> None:
+    jobs = plan_jobs(jobs_of(table.seeds_of), out)
+    counts = sorted({len(each) for each in table.seeds_of.values()})
+    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    first = f" from {table.first_seed} on" if table.first_seed else ""
+    console.print(
+        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
+        f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
+        soft_wrap=True,
+    )
+
+
+def _report(table: Table, out: Path) -> None:
+    records = _records_of(plan_known(jobs_of(table.seeds_of), out).finished, out)
+    if records and table.name in COMPARED:
+        made = compare(table, records)
+        print_comparison(made, "md", None)
+        print_written(write_comparison(made, every_format(made, out / table.name)))
+    elif records:
+        print_tables(records)
+        print_written(write_report(records, out / table.name))
+
+
+def _read_by(recipe: Recipe) -> tuple[Any, ...]:
+    """What a run reads before it begins: images, and weights of a network."""
+    training = training_of(recipe)
+    weights = training.weights and (training.model, training.weights)
+    return recipe.benchmark, recipe.data, frozenset(recipe.domains), weights
+
+
+def _records_of(jobs: list[Job], out: Path) -> list[Record]:
+    paths = sorted(RunDirectory(out, job.recipe, job.seed).path for job in jobs)
+    return [record for path in paths for record in read_records(path)]
