@@ -12,7 +12,7 @@ from metadr.provenance import published_files
 from metadr.recipes import COMPARED, get_table
 from metadr.report import Record, compare, group, read_records, text_table, write_report
 from metadr.report.comparison import Comparison
-from metadr.report.records import Statistics, by_statistics
+from metadr.report.records import TestedBy, by_statistics
 from metadr.report.write import FIGURES, PICTURES, Format, rendered, write_comparison, write_picture
 
 TABLES = ("md", "csv", "tex")
@@ -34,7 +34,7 @@ def report(
     ] = None,
     ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
     tested_by: Annotated[
-        Statistics, typer.Option(help="of a table: batch norm's statistics in runs' last test")
+        TestedBy, typer.Option(help="of a table: batch norm's statistics in runs' last test")
     ] = "running",
 ) -> None:
     """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.
@@ -96,7 +96,7 @@ def comparison(
     *,
     seeds: int | None = None,
     ddof: int = 1,
-    tested_by: Statistics = "running",
+    tested_by: TestedBy = "running",
 ) -> Comparison:
     """A table of the paper with the runs of a folder, or with those that are published in results/."""
     table = get_table(name).with_seeds(seeds)

@@ -13,7 +13,7 @@ from metadr.store import RESUMED, finished_runs
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
 PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "dr": "DR", "meta-dr": "Meta-DR"}
-Statistics = Literal["running", "batch"]  # of batch norm, in the last test
+TestedBy = Literal["running", "batch"]  # of batch norm, in the last test
 ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
 
 
@@ -100,7 +100,7 @@ def read_records(source: str | Path) -> list[Record]:
     return records
 
 
-def by_statistics(records: Iterable[Record], by: Statistics) -> list[Record]:
+def by_statistics(records: Iterable[Record], by: TestedBy) -> list[Record]:
     """Records as they are, or with a last test by the statistics of every tested batch: those that have one."""
     return list(records) if by == "running" else [other for each in records if (other := each.by_batch)]
 
