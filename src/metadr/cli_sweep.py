@@ -3,11 +3,14 @@
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from metadr import packs
 from metadr.benchmarks import known_fields, prepare, training_of, with_settings
 from metadr.cli_options import Device, Eager, Out, Seeds, Set, Tiny, Weights
 from metadr.cli_report import print_comparison, print_tables, print_written
@@ -23,11 +26,12 @@ from metadr.report import Record, compare, read_records, write_comparison, write
 from metadr.report.write import every_format
 from metadr.settings import assignments
 from metadr.stopping import Stop, Stopped
-from metadr.store import RunDirectory, description
+from metadr.store import RunDirectory, description, finished_runs
 from metadr.sweep import Job, each_reason_once, jobs_of, plan_jobs, plan_known, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
+PACK_SECONDS = 60  # between packs while a sweep goes on: 255 runs take 0.2 s
 
 
 def sweep(
@@ -41,6 +45,9 @@ def sweep(
     device: Device = "auto",
     lanes: Annotated[str, typer.Option(help="runs side by side on a GPU: a number, or auto")] = "auto",
     minutes: Annotated[float | None, typer.Option(min=0, help="stop at a checkpoint after so long")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="finished runs as one file, made anew as runs end")
+    ] = None,
     tiny: Tiny = False,
     eager: Eager = False,
 ) -> None:
@@ -58,6 +65,7 @@ def sweep(
         minutes=minutes,
         rows=row or [],
         seeds=seed or [],
+        pack=pack,
     )
 
 
@@ -134,10 +142,12 @@ def _sweep_and_report(
     minutes: float | None = None,
     rows: Sequence[str] = (),
     seeds: Collection[int] = (),
+    pack: Path | None = None,
     **options: Any,
 ) -> None:
     """Run what is missing of tables, or of some of their rows and seeds, and report all that there is of them."""
     stop = Stop(minutes)  # what is read and decoded first counts too
+    watching = Watch(console) if pack is None else Packing(console, pack, out)
     chosen = only(tables, rows)
     wanted = jobs_of(*(table.seeds_of for table in chosen))
     if strange := set(seeds) - {job.seed for job in wanted}:
@@ -158,7 +168,7 @@ def _sweep_and_report(
         cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
         console.print(str(cost), soft_wrap=True)
     started = time.monotonic()
-    with stop, Watch(console) as watch:
+    with stop, watching as watch:
         outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if stop.interrupted and left:
@@ -179,6 +189,37 @@ def _sweep_and_report(
             f"{len(outcome.failed)} of {len(jobs.missing)} runs failed; "
             f"each keeps its traceback in failed.json. {reasons}"
         )
+
+
+class Packing(Watch):
+    """Shows a sweep, and keeps a pack of the finished runs beside it: its machine may be taken away at any time."""
+
+    def __init__(self, console: Console, file: Path, out: Path) -> None:
+        if file.is_dir() or not file.parent.is_dir():
+            raise UserError(f"--pack must be a file in a folder that is there. Got '{file}' instead.")
+        super().__init__(console)
+        self.file, self.out = file, out
+        self.due = 0.0
+
+    def end(self, title: str, text: str) -> None:
+        super().end(title, text)
+        if time.monotonic() >= self.due:
+            self.pack()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self.pack()
+
+    def pack(self) -> None:
+        self.due = time.monotonic() + PACK_SECONDS
+        if not (self.out.is_dir() and finished_runs(self.out)):
+            return
+        try:
+            packs.pack(self.file, out=self.out, only="finished")
+        except UserError as error:  # such as a full disk: the runs themselves are there, and the sweep goes on
+            console.print(f"Not packed: {escape(str(error))}", soft_wrap=True)
 
 
 def _print_plan(table: Table, out: Path) -> None:

@@ -57,6 +57,7 @@ OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
     "calibration3n": calibration.one_term_with_seeds,
     "calibration4n": calibration.with_seeds,
     "strengths": strengths.table,
+    "syn-sensitivity": syn_sensitivity.table,
     "beyond": beyond.table,
     "beyond-final": beyond_final.table,
 }
