@@ -1,6 +1,7 @@
 """What runs of a sweep have in common at their start, trained once.
 
-Runs that differ only in what comes later, such as orders of the domains or later rates, are one run until then. The
+Runs that differ only in what comes later, such as orders of the domains, later rates or how strongly EWC pulls, are
+one run until then. The
 first of them to end a domain that others begin with as well leaves its checkpoint, and the others go on from there: to
 the same bits as if each had begun by itself, since that is what going on from a checkpoint is.
 """
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr.benchmarks import benchmark_of, training_of
-from metadr.core import Recipe
+from metadr.core import Part, Recipe
 from metadr.errors import UserError
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
@@ -155,10 +156,18 @@ def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[s
         begins = recipe.order[:count]
         if count == 1:  # tests on other domains can still be made up for
             alone = dataclasses.replace(recipe, order=begins, tested=())
-            keys.append(_hash([{**rest, "training": first}, begins, data_of(alone), made_for]))
+            parts = [_of_first_domain(part) for part in recipe.method]
+            keys.append(_hash([{**rest, "method": parts, "training": first}, begins, data_of(alone), made_for]))
         else:
             keys.append(_hash([rest, begins, sorted(recipe.domains), data_of(recipe), made_for]))
     return keys
+
+
+def _of_first_domain(part: Part) -> dict[str, Any]:
+    """What decides all that a part does until its first domain has ended."""
+    # A part says this of itself: what is made from it may use such a setting earlier.
+    later = vars(type(part)).get("of_later_domains", ())
+    return {name: value for name, value in part.content().items() if name not in later}
 
 
 def _link(path: Path, other: Path) -> None:

@@ -272,6 +272,8 @@ class Part:
         False  # reads it by `sample` alone: its step has one shape on any number of domains
     )
 
+    of_later_domains: ClassVar[tuple[str, ...]] = ()  # settings that do nothing before the second; not inherited
+
     def __post_init__(self) -> None:
         check(self)
 

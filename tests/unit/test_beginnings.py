@@ -18,6 +18,7 @@ from metadr.benchmarks import BENCHMARKS, make_recipe, steps_of
 from metadr.core import Split
 from metadr.cost import estimate
 from metadr.lanes import interleave
+from metadr.parts.l2 import L2
 from metadr.recipes import get_table
 from metadr.run import advance, run
 from metadr.store import RunDirectory
@@ -93,6 +94,42 @@ def test_other_rates_on_later_domains_share_the_first(registered_toys, toys, tmp
     jobs = [Job(make_recipe("toy-shapes", "er", steps=STEPS, later_lr=rate), 0) for rate in (0.02, 0.05)]
     assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 + 2) * STEPS
     assert shared_domains(jobs) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("l2", [{"strength": 0.01}, {"strength": 10.0}, {"strength": 0.0}]),
+        ("dr+l2", [{"anchors": "all"}, {"anchors": "last"}]),
+        ("dr+ewc", [{"strength": 0.1}, {"strength": 1000.0}, {"strength": 0.0}]),
+        ("ewc", [{"anchors": "all"}, {"anchors": "last"}]),
+        ("gem", [{"margin": 0.5}, {"margin": 0.0}, {"margin": 0.0, "ridge": 0.1}]),
+        ("er+meta-dr", [{"replay_batch": 2}, {"replay_batch": 5}]),
+        ("dr+er", [{"replayed": True}, {"replayed": False}]),
+    ],
+)
+def test_what_parts_do_on_later_domains_alone_leaves_the_first_shared(
+    method, settings, registered_toys, toys, tmp_path
+):
+    jobs = [Job(make_recipe("toy-shapes", method, steps=STEPS, **fields), 0) for fields in settings]
+    assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 * len(jobs)) * STEPS
+    ends = [final(tmp_path / "swept", job) for job in jobs]
+    for one, other in itertools.combinations(ends, 2):  # they are other runs after it
+        assert any(not torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_what_is_made_from_a_part_may_use_its_settings_earlier(registered_toys):
+    class Eager(L2):
+        name = "eager"
+
+    recipes = [
+        dataclasses.replace(make_recipe("toy-shapes", "l2", steps=STEPS), method=(kind(strength=strength),))
+        for kind in (L2, Eager)
+        for strength in (0.1, 1.0)
+    ]
+    usual, other, eager, another = (keys_of(recipe, 0)[0] for recipe in recipes)
+    assert usual == other
+    assert eager != another
 
 
 def test_runs_on_other_domains_share_the_first_and_test_for_themselves(registered_toys, toys, tmp_path):

@@ -27,6 +27,7 @@ class EWC(Part):
 
     name: ClassVar[str] = "ewc"
     makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "anchors")
     revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 
     strength: float = setting(0.1, "weight of the pull", low=0)

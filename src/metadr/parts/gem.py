@@ -22,6 +22,7 @@ class GEM(Part):
 
     name: ClassVar[str] = "gem"
     makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("margin", "ridge")
     uses_memory: ClassVar[bool] = True
 
     margin: float = setting(0.5, "lower bound of the dual variables ('memory strength')", low=0)

@@ -22,6 +22,7 @@ class L2(Part):
 
     name: ClassVar[str] = "l2"
     makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "anchors")
 
     strength: float = setting(0.01, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain's parameters or the last one's")

@@ -53,6 +53,7 @@ class Randomize(Transforming):
 
     name: ClassVar[str] = "dr"
     makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("replayed",)
 
     replayed: bool = setting(True, "transform images from memory too")
 

@@ -18,6 +18,7 @@ class Replay(Part):
 
     name: ClassVar[str] = "er"
     makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("replay_batch",)
     revision: ClassVar[int] = 2
     uses_memory: ClassVar[bool] = True
     samples_memory: ClassVar[bool] = True
