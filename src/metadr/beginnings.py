@@ -26,7 +26,7 @@ from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it
-OF_LATER_DOMAINS = ("later_lr", "later_epochs")  # settings of the training that say nothing of the first
+OF_LATER_DOMAINS = ("later_lr", "later_epochs", "later_norm")  # settings of the training that say nothing of the first
 Run = tuple[Recipe, int]  # and its seed
 
 

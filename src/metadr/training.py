@@ -39,6 +39,11 @@ class Training:
     batch_norm: str = setting(
         "all", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
+    later_norm: Literal["batch", "fixed"] = setting(
+        "batch",
+        "what batch norm normalises by on every later domain: the batch, or the first domain's running statistics, "
+        "which then stay",
+    )
     tested_by: Literal["running", "batch", "domains"] = setting(
         "running",
         "batch norm's statistics in tests: the running ones, of the last domain; the mean of those of all domains so "

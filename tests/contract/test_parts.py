@@ -269,7 +269,7 @@ def test_sums_of_parts_train(names, toy):
     assert all(not torch.equal(value, before[name]) for name, value in learner.network.params.items())
     total = terms[-1].pop("loss")
     last = terms[-1]
-    assert set(last) == {"clean", *({"l2", "ewc", "meta-dr"} & set(names))}
+    assert set(last) == {"clean", *({"l2", "ewc", "lwf", "meta-dr"} & set(names))}
     assert sum(last.values()) == pytest.approx(total)
 
 

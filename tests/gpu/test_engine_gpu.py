@@ -41,11 +41,12 @@ CAPTURES = {
     "dr": 1,
     "l2": 2,  # its penalty begins with the second domain
     "ewc": 2,
+    "lwf": 2,
     "gem": 3,  # a constraint more on every domain
     "er": 2,  # its memory begins with the second
     "meta-dr": 1,
     "er+meta-dr": 2,
-    "dr+er+ewc+gem+l2+meta-dr": 3,
+    "dr+er+ewc+gem+l2+lwf+meta-dr": 3,
 }
 OPTIMIZERS = {"adam": {}, "sgd": {"optimizer": "sgd", "momentum": 0.9}}
 

@@ -111,6 +111,21 @@ def test_the_step_is_the_same(name, method, policy, toys):
     assert moved == (set() if name == "transformer" else {passes})
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_step_is_the_same_where_statistics_stay(method):
+    build, task, side = NETWORKS["tiny_unet"]
+    module = build().double()
+    learners = [made_learner(module, task, METHODS[method], side, recompute=recompute) for recompute in (False, True)]
+    for learner in learners:
+        learner.network.fixed = True
+        learner.steps(2).read()
+    plain, again = (learner.state() for learner in learners)
+    for key, value in plain.items():
+        if not key.startswith("stream"):
+            torch.testing.assert_close(again[key], value, rtol=1e-8, atol=1e-10)
+    assert {int(value) for key, value in again.items() if key.endswith("num_batches_tracked")} == {0}
+
+
 def test_what_is_drawn_decides_the_step(toys):
     """So that the test above would see it: other draws are another step."""
     module = Dropping().double()

@@ -8,7 +8,7 @@ import torch
 from metadr.core import Split
 from metadr.engine import learner as learner_module
 from metadr.engine.learner import Learner
-from metadr.parts import EWC, GEM, L2, PARTS, MetaDR, Randomize, Replay
+from metadr.parts import EWC, GEM, L2, PARTS, LwF, MetaDR, Randomize, Replay
 
 CPU = torch.device("cpu")
 
@@ -59,10 +59,11 @@ METHODS = {
     "meta-dr": ((MetaDR(),), 1),
     "l2": ((L2(),), 2),  # its penalty begins with the second domain
     "ewc": ((EWC(),), 2),
+    "lwf": ((LwF(),), 2),
     "er": ((Replay(),), 2),  # its memory does
     "er+meta-dr": ((Replay(), MetaDR()), 2),
     "gem": ((GEM(),), 3),  # a constraint more on every domain
-    "all six": (tuple(part() for part in PARTS.values()), 3),
+    "all": (tuple(part() for part in PARTS.values()), 3),
 }
 
 

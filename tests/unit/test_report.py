@@ -121,7 +121,11 @@ def test_a_copy_of_a_run_is_no_second_measurement() -> None:
         ("EWC + DR", ["dr", "ewc"], {}),
         ("ER + Meta-DR", ["er", "meta-dr"], {"memory_per_domain": 100}),
         ("GEM + DR", ["dr", "gem"], {"memory_per_domain": 100}),
-        ("GEM + ER + L2 + EWC + DR + Meta-DR", ["dr", "er", "ewc", "gem", "l2", "meta-dr"], {"memory_per_domain": 1}),
+        (
+            "GEM + ER + L2 + EWC + LwF + DR + Meta-DR",
+            ["dr", "er", "ewc", "gem", "l2", "lwf", "meta-dr"],
+            {"memory_per_domain": 1},
+        ),
         ("shrink", ["shrink"], {}),
         ("Oracle (all)", [], {"access": "all"}),
         ("Oracle (cumul.)", [], {"access": "so_far"}),

@@ -79,6 +79,9 @@ class Learner:
         lr = self.training.lr if first else self.training.later_lr
         self.best = {}
         self._fresh = True
+        fixed = not first and self.training.later_norm == "fixed"
+        if fixed != self.network.fixed:
+            self.network.fixed, self._captured = fixed, None  # another step
         if self._own:
             self.network.norms.restore(self._own)
             self._own = {}

@@ -57,6 +57,7 @@ class Network:
         self.module = module
         self.task = task
         self.tested_in = tested_in
+        self.fixed = False  # whether training passes too normalise by the running statistics, which then stay
         self._loss = loss
         self.moving = statistics_passes(batch_norm)
         named = dict(module.named_parameters())
@@ -107,9 +108,10 @@ class Network:
             with self._computing(role, half=self._half and role is None):
                 return self._call(params, self.buffers, inputs)
         self.module.train()
-        left = self.norms.zeros() if role in self.moving else {}
+        left = self.norms.zeros() if role in self.moving and not self.fixed else {}
+        buffers = self.buffers if self.fixed else {**self._others, **left}
         with self._training_pass(role, tracked=bool(left)), self._recomputing(role):
-            logits = self._call(params, {**self._others, **left}, inputs)
+            logits = self._call(params, buffers, inputs)
         if left:
             self._left.append((role, list(left.values())))
         return logits
@@ -168,7 +170,8 @@ class Network:
 
     @contextmanager
     def _training_pass(self, role: Role, *, tracked: bool) -> Iterator[None]:
-        with self.norms.tracking(tracked), self._computing(role, half=self._half):
+        norms = self.norms.fixed() if self.fixed else self.norms.tracking(tracked)
+        with norms, self._computing(role, half=self._half):
             yield
 
     def _recomputing(self, role: Role) -> AbstractContextManager[None]:

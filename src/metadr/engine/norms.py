@@ -74,6 +74,13 @@ class BatchNorms:
                 layer.track_running_stats, layer.num_batches_tracked = True, counter
 
     @contextmanager
+    def fixed(self) -> Iterator[None]:
+        """Normalise by the running statistics in a training pass, and leave them as they are."""
+        for layer in self._layers:
+            layer.eval()
+        yield
+
+    @contextmanager
     def _computing(self, groups: Groups | None) -> Iterator[None]:
         if groups:
             with computing(self._plain, functools.partial(_normalise_groups, groups=groups)):

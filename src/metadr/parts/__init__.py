@@ -8,13 +8,14 @@ from metadr.errors import UserError, unknown
 from metadr.parts.ewc import EWC
 from metadr.parts.gem import GEM
 from metadr.parts.l2 import L2
+from metadr.parts.lwf import LwF
 from metadr.parts.meta_dr import MetaDR
 from metadr.parts.randomize import Randomize
 from metadr.parts.recommended import RECOMMENDED, Configuration
 from metadr.parts.replay import Replay
 from metadr.settings import names
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, GEM, Replay, MetaDR)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, LwF, GEM, Replay, MetaDR)}
 
 RESERVED = ("naive", *RECOMMENDED, *ORACLES, "outer", "memory", "init", "hidden", "clean", "loss")
 HINT = "List all with 'metadr list methods'."
@@ -66,6 +67,7 @@ __all__ = [
     "PARTS",
     "RECOMMENDED",
     "Configuration",
+    "LwF",
     "MetaDR",
     "Randomize",
     "Replay",

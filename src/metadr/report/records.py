@@ -11,8 +11,8 @@ from metadr.run import scores_of
 from metadr.sequence import BY_BATCH, UNTRAINED
 from metadr.store import RESUMED, finished_runs
 
-PART_ORDER = ("gem", "er", "l2", "ewc", "dr", "meta-dr")
-PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "dr": "DR", "meta-dr": "Meta-DR"}
+PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "dr", "meta-dr")
+PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "lwf": "LwF", "dr": "DR", "meta-dr": "Meta-DR"}
 TestedBy = Literal["running", "batch"]  # of batch norm, in the last test
 ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
 

@@ -1,0 +1,44 @@
+"""Learning without forgetting: stay close to what the network said before this domain."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div
+
+from metadr.core import Batch, Context, Domain, Part
+from metadr.settings import setting
+
+
+@dataclass(frozen=True)
+class LwF(Part):
+    """Keep what the network says of the batch near to what it said at the end of the last domain.  Li and Hoiem 2016.
+
+    penalty = strength * temperature^2 * KL(old(x) || new(x)), of softmax(logits / temperature), mean over images
+    Not the paper's; with DR both see transformed images, which are farther from the new domain than its own.
+    Cost per step: two forward passes and one backward. Deviations: docs/methods/lwf.md.
+    """
+
+    name: ClassVar[str] = "lwf"
+    makes_passes: ClassVar[bool] = False
+    of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "temperature")
+
+    strength: float = setting(1.0, "weight of the distance from what was said before", low=0)
+    temperature: float = setting(2.0, "what logits are divided by: the larger, the more small chances count", above=0)
+
+    def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
+        if not ctx.state or not self.strength:
+            return 0.0
+        with torch.no_grad():
+            before = {name: ctx.state[f"params.{name}"] for name in ctx.params}
+            old = self._chances(ctx.logits(batch.x, before, role="memory"))
+        new = self._chances(ctx.logits(batch.x, role="memory"))
+        divergence = kl_div(new, old, log_target=True, reduction="none").sum(1).mean()
+        return self.strength * self.temperature**2 * divergence
+
+    def end_domain(self, domain: Domain, ctx: Context) -> dict[str, Tensor]:
+        return {f"params.{name}": value.detach().clone() for name, value in ctx.params.items()}
+
+    def _chances(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperature).log_softmax(1)
