@@ -61,6 +61,7 @@ OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
     "beyond": beyond.table,
     "beyond-final": beyond_final.table,
 }
+TRYING_STRENGTHS = ("strengths", "beyond")  # of L2 and EWC
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
@@ -80,7 +81,10 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "pacs-resnet50": pacs_resnet50.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
-    **{f"{name}-weights": from_weights.started(make) for name, make in OF_THE_DIGITS.items()},
+    **{
+        f"{name}-weights": from_weights.started(make, tries_strengths=name in TRYING_STRENGTHS)
+        for name, make in OF_THE_DIGITS.items()
+    },
 }
 TABLES: dict[str, Callable[[bool], Table]] = {
     "demo": demo.table,

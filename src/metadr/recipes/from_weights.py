@@ -17,10 +17,17 @@ from metadr.recipes.table import Table
 Make = Callable[[bool], Table]
 
 STARTED: dict[str, Any] = {"weights": FROM_A_FILE, "scaling": "imagenet"}
+STRENGTHS: dict[str, dict[str, Any]] = {"ewc": {"ewc.strength": 1.0}}  # by strengths-weights; that of L2 is the usual
 NOTE = "The network starts from a file of weights (docs/calibration.md says which), and images are scaled as for these."
 
 
-def started(make: Make) -> Make:
+def started_with(method: str) -> dict[str, Any]:
+    """What a method is run with: the weights, and strengths that were chosen with them."""
+    parts = method.split("+")
+    return STARTED | {name: value for part in STRENGTHS if part in parts for name, value in STRENGTHS[part].items()}
+
+
+def started(make: Make, *, tries_strengths: bool = False) -> Make:
     """The same table, its networks started from a file of weights; a tiny one keeps its own."""
 
     def table(tiny: bool = False) -> Table:
@@ -32,7 +39,8 @@ def started(make: Make) -> Make:
         )
         if tiny:
             return named
-        changed = named.changed(lambda recipe: with_settings(recipe, **STARTED))
+        settings = (lambda _: STARTED) if tries_strengths else started_with
+        changed = named.changed(lambda recipe: with_settings(recipe, **settings(recipe.method_name)))
         return changed._replace(notes=(*usual.notes, NOTE))
 
     return table

@@ -4,7 +4,7 @@ metadr claims runs               every claim with its verdict
 metadr claims runs -o FILE.md    the same as Markdown, for docs/reproduce.md
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 SGD = {"optimizer": "sgd", "lr": 0.01, "later_lr": 0.001}  # of Tables 10 and 11
@@ -66,13 +66,15 @@ def runs(protocol: str, method: str, **fields: Any) -> Runs:
     return Runs(f"digits/{protocol}", method, tuple(fields.items()))
 
 
-def claim_with(claim: Claim, fields: Mapping[str, Any]) -> Claim:
-    """The same claim on runs that have these settings too, both sides of it."""
+def claim_with(claim: Claim, fields_of: Callable[[str], Mapping[str, Any]]) -> Claim:
+    """The same claim on runs that have other settings too, both sides of it: those of their method."""
 
     def changed(side: Any) -> Any:
         if isinstance(side, Gain):
             return Gain(changed(side.runs), changed(side.over))
-        return side if isinstance(side, Printed) else side._replace(fields=(*fields.items(), *side.fields))
+        if isinstance(side, Printed):
+            return side
+        return side._replace(fields=(*fields_of(side.method).items(), *side.fields))
 
     return claim._replace(runs=changed(claim.runs), over=tuple(map(changed, claim.over)))
 

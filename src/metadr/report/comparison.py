@@ -92,12 +92,11 @@ class Comparison(NamedTuple):
         """The runs of the table, each once, by recipe and seed."""
         return [record for seeds in self.runs.values() for record in seeds.values()]
 
-    def runs_of(self, row: Row) -> list[Record]:
-        """All runs of a row, or none where one is missing."""
+    def runs_of(self, row: Row, *, some: bool = False) -> list[Record]:
+        """All runs of a row, or none where one is missing; with `some`, those that there are."""
         wanted = [(recipe, seed) for recipe in row.recipes for seed in self.table.seeds_in(row)]
-        if all(seed in self.runs.get(recipe, {}) for recipe, seed in wanted):
-            return [self.runs[recipe][seed] for recipe, seed in wanted]
-        return []
+        found = [self.runs[recipe][seed] for recipe, seed in wanted if seed in self.runs.get(recipe, {})]
+        return found if some or len(found) == len(wanted) else []
 
 
 def compare(table: Table, records: Iterable[Record], *, published: bool = False, ddof: int = 1) -> Comparison:

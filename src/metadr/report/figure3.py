@@ -24,7 +24,7 @@ def digits_figure(made: Comparison) -> Figure:
     halves = figure.subfigures(1, len(protocols), squeeze=False)[0]
 
     def runs(title: str, transforms: str, under: str) -> list[Record]:
-        return made.runs_of(rows[title if title == "Naive" else f"{title}, {transforms}", under])
+        return made.runs_of(rows[title if title == "Naive" else f"{title}, {transforms}", under], some=True)
 
     for half, under in zip(halves, protocols, strict=True):
         order = orders[under]
@@ -41,6 +41,7 @@ def digits_figure(made: Comparison) -> Figure:
                     for title, records in along.items()
                 },
                 [DOMAIN_TITLES[name] for name in order],
+                made.table.seeds,
             )
             _bars(
                 bottom,
@@ -49,6 +50,7 @@ def digits_figure(made: Comparison) -> Figure:
                     for title, groups in at_end.items()
                 },
                 list(SETS),
+                made.table.seeds,
             )
             top.set_title(f"on {DOMAIN_TITLES[domain]}", fontsize=10)
             top.set_xlabel("after training on", fontsize=8)
@@ -62,8 +64,8 @@ def digits_figure(made: Comparison) -> Figure:
     return figure
 
 
-def _bars(panel: Any, groups: dict[str, list[list[float]]], labels: list[str]) -> None:
-    """A group of bars for each label, a bar for each method; what is missing says so."""
+def _bars(panel: Any, groups: dict[str, list[list[float]]], labels: list[str], seeds: int) -> None:
+    """A group of bars for each label, a bar for each method; what is missing, or of fewer seeds, says so."""
     for number, (title, places) in enumerate(groups.items()):
         at = [place + (number - 1) * WIDTH for place in range(len(labels))]
         means = [statistics.fmean(values) if values else 0.0 for values in places]
@@ -71,8 +73,9 @@ def _bars(panel: Any, groups: dict[str, list[list[float]]], labels: list[str]) -
         lines = {"elinewidth": 0.8, "ecolor": "0.25"}
         panel.bar(at, means, WIDTH, yerr=halves, color=PAPER_COLOURS[title], label=title, error_kw=lines)
         for x, values in zip(at, places, strict=True):
-            if not values:
-                panel.text(x, 2, MISSING, rotation=90, ha="center", va="bottom", fontsize=7, color="0.4")
+            if len(values) < seeds:
+                told, colour = (f"{len(values)} of {seeds} seeds", "white") if values else (MISSING, "0.4")
+                panel.text(x, 2, told, rotation=90, ha="center", va="bottom", fontsize=7, color=colour)
     panel.set_xticks(range(len(labels)), labels, rotation=25, ha="right", fontsize=8)
     panel.grid(axis="y", color="0.85", linewidth=0.6)
     panel.set_axisbelow(True)

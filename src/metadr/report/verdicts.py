@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
-from metadr.recipes.from_weights import STARTED
+from metadr.recipes.from_weights import started_with
 from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs, claim_with
 from metadr.report.claims_beyond import BEYOND_CLAIMS
 from metadr.report.claims_pacs import PACS_CLAIMS
@@ -20,12 +20,12 @@ from metadr.report.statistics import LEVEL, Paired, compare, decidable, holm
 Family = Literal["digits", "digits-weights", "pacs", "vkitti2", "vkitti2-rendered", "beyond", "beyond-weights"]
 FAMILIES: dict[Family, tuple[Claim, ...]] = {
     "digits": CLAIMS,
-    "digits-weights": tuple(claim_with(claim, STARTED) for claim in CLAIMS),
+    "digits-weights": tuple(claim_with(claim, started_with) for claim in CLAIMS),
     "pacs": PACS_CLAIMS,
     "vkitti2": VKITTI2_CLAIMS,
     "vkitti2-rendered": RENDERED_CLAIMS,
     "beyond": BEYOND_CLAIMS,
-    "beyond-weights": tuple(claim_with(claim, STARTED) for claim in BEYOND_CLAIMS),
+    "beyond-weights": tuple(claim_with(claim, started_with) for claim in BEYOND_CLAIMS),
 }
 Outcome = Literal["holds", "does not hold", "not decided", "no runs"]
 HEAD = ("claim", "paper", "on", "verdict", "difference", "n", "p", "p, Holm")
@@ -69,7 +69,10 @@ def judge(records: Iterable[Record], claims: Sequence[Claim] = CLAIMS, *, level:
         if verdict.found is None:
             outcome = "no runs"
         elif i in corrected:
-            outcome = "holds" if corrected[i] <= level else "does not hold"
+            if corrected[i] <= level:
+                outcome = "holds"
+            elif verdict.found.mean <= verdict.claim.margin:  # what points the way claimed, if not surely, is open
+                outcome = "does not hold"
         elif verdict.claim.kind == "no more" and least[i] <= level:
             outcome = "holds" if _p(verdict) > level else "does not hold"
         verdicts.append(verdict._replace(outcome=outcome, corrected=corrected.get(i)))
