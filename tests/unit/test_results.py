@@ -6,12 +6,14 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
 from metadr.cli_report import comparison
+from metadr.parts import L2
 from metadr.recipes import COMPARED
+from metadr.recipes.from_weights import STRENGTHS
 from metadr.report import group, markdown, read_records, rendered
 from metadr.report.paper import PAPER
 from metadr.report.regained import regained_rows, write_regained
@@ -54,7 +56,7 @@ def test_published_tables_are_rendered_from_the_records():
 
 def test_the_readme_shows_table_1_beside_the_paper_s():
     """The methods of the paper's table; a cell is ours / the paper's."""
-    made = comparison("table1")
+    made = comparison("table1-weights")
     shown = shown_below("table1", (ROOT / "README.md").read_text())
     rows = list(dict.fromkeys(row.title for row in made.table.rows))
     cells = {title: [made.cells[title, column] for column in made.columns] for title in rows}
@@ -70,15 +72,23 @@ def test_the_pages_show_what_starting_from_weights_does():
     """Rows of Table 1 as they are, from a file of weights, and the paper's."""
     shown = shown_below("begun", (ROOT / "docs" / "calibration.md").read_text())
     tables = [comparison("table1"), comparison("table1-weights")]
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    readme, apart = " ".join((ROOT / "README.md").read_text().split()), []
     for titled, *cells in shown:
         under, title = titled.split(" ", 1)
         columns = [column for column in tables[0].columns if column.startswith(under)]
         usual, begun = ([made.cells[title, column] for column in columns] for made in tables)
         scores = [", ".join(f"{cell.mean:.1f}" for cell in row) for row in (usual, begun)]
         assert cells == [*scores, str(len(begun[0].values)), ", ".join(f"{cell.paper.mean:.1f}" for cell in usual)]
-        assert titled not in ("P1 Naive", "P1 Oracle (all)") or all(each in readme for each in (cells[1], cells[3]))
-    assert len(shown) == 13
+        assert titled not in ("P1 Naive", "P1 Oracle (all)") or cells[0] in readme
+        real = [number for number, column in enumerate(columns) if "SYN" not in column]
+        misses = [[row[n].mean - row[n].paper.mean for n in real] for row in (usual, begun)]
+        apart.append([math.sqrt(fmean(miss**2 for miss in each)) for each in misses])
+    nearer = [titled for (titled, *_), (before, after) in zip(shown, apart, strict=True) if after < before]
+    page = " ".join((ROOT / "docs" / "calibration.md").read_text().split())
+    assert f"{len(nearer)} of {len(shown)} rows of Table 1" in page
+    assert {titled for titled, *_ in shown} - {*nearer} == {"P1 L2 + DR", "P1 ER + DR"}
+    before, after = (median(each) for each in zip(*apart, strict=True))
+    assert f"The median of these distances is {after:.1f}, from random weights {before:.1f}" in page
 
 
 def test_the_page_shows_how_near_meta_dr_is_by_each_kind_of_statistics():
@@ -146,14 +156,30 @@ def test_the_page_shows_what_each_method_keeps_by_other_statistics():
     assert shown_below("rescored", (ROOT / "docs" / "reproduce.md").read_text()) == shown
 
 
-def test_published_claims_are_those_of_the_published_tables():
+@pytest.mark.parametrize(
+    ("family", "option", "name", "num_decided"),
+    [("digits", "", "claims", 6), ("digits-weights", " --of digits-weights", "claims-weights", 5)],
+)
+def test_published_claims_are_those_of_the_published_tables(family, option, name, num_decided):
     """Of the files in the command that docs/reproduce.md gives."""
     page = (ROOT / "docs" / "reproduce.md").read_text()
-    (files,) = re.findall(r"^metadr claims (results/.*) -o results/claims.md$", page, re.MULTILINE)
-    verdicts = judge([record for file in files.split() for record in read_records(ROOT / file)], FAMILIES["digits"])
-    assert markdown_claims(verdicts) == (ROOT / "results" / "claims.md").read_text()
+    (files,) = re.findall(
+        rf"^metadr claims (results/[^ ]+(?: results/[^ ]+)*){option} -o results/{name}.md$", page, re.M
+    )
+    verdicts = judge([record for file in files.split() for record in read_records(ROOT / file)], FAMILIES[family])
+    assert markdown_claims(verdicts) == (ROOT / "results" / f"{name}.md").read_text()
     decided = Counter(verdict.outcome for verdict in verdicts)
-    assert decided["holds"] + decided["does not hold"] == 6  # as the page says
+    assert decided["holds"] + decided["does not hold"] == num_decided  # as the page says
+
+
+def test_strengths_from_weights_are_the_best_of_those_that_were_tried():
+    made = comparison("strengths-weights")
+    usual = {"l2": {"l2.strength": L2().strength}}
+    for part, chosen in (usual | STRENGTHS).items():
+        rows = [row for row in made.table.rows if row.part == f"{part.upper()} + DR"]
+        means = {float(dict(row.point)["strength"]): fmean(made.runs_of(row)[0].scores[-1]) for row in rows}
+        assert len(means) == 5
+        assert chosen == {f"{part}.strength": max(means, key=lambda strength: means[strength])}
 
 
 @pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
