@@ -109,7 +109,17 @@ def test_recorded_steps_give_the_bits_of_plain_ones(method, optimizer, classific
     toys.assert_same_bits(recorded.state(), plain.state())
 
 
-@pytest.mark.parametrize("method", ["meta-dr", "dr+er+ewc+gem+l2+meta-dr"])
+@pytest.mark.parametrize("method", ["naive", "meta-dr", "er+lwf"])
+def test_recorded_steps_give_the_bits_of_plain_ones_where_statistics_stay(method, classification, toys, captures):
+    parts = parse_method(method)
+    plain, wanted = play(classification, *parts, capture=False, later_norm="fixed")
+    recorded, taken = play(classification, *parts, capture=True, later_norm="fixed")
+    assert len(captures) == 2  # on the first domain, and on the others
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+
+
+@pytest.mark.parametrize("method", ["meta-dr", "dr+er+ewc+gem+l2+lwf+meta-dr"])
 def test_recorded_steps_give_the_bits_of_plain_ones_on_masks(method, segmentation, toys):
     parts = parse_method(method)
     plain, wanted = play(segmentation, *parts, capture=False)

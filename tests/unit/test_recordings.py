@@ -81,6 +81,19 @@ def test_a_recorded_step_is_kept_as_long_as_it_fits_and_comes_to_the_same(
     toys.assert_same_bits(learner.state(), eager.state())
 
 
+@pytest.mark.parametrize("method", ["naive", "er+meta-dr"])
+def test_with_statistics_that_stay_a_step_is_recorded_anew_on_the_second_domain(
+    method, classification, toys, recordings
+):
+    toy, (parts, _) = classification, METHODS[method]
+    eager = with_tensor_rate(toy.learner(*parts, later_norm="fixed"))
+    wanted = toy.play(eager, num_domains=3, num_steps=3)
+    learner = recording(toy.learner(*parts, later_norm="fixed"))
+    assert toy.play(learner, num_domains=3, num_steps=3) == wanted
+    assert recordings.made == 2
+    toys.assert_same_bits(learner.state(), eager.state())
+
+
 def test_what_a_recorded_step_reads_is_written_over_in_place(classification, recordings):
     learner = recording(classification.learner(L2()))
     red, green, blue = (domain.train for domain in classification.domains)
