@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 from metadr.benchmarks import make_recipe as recipe
 from metadr.core import Batch, Benchmark, Context, Domain, Part, Recipe, Split, Task, Training
 from metadr.errors import UserError
-from metadr.parts import EWC, GEM, L2, MetaDR, Randomize, Replay
+from metadr.parts import EWC, GEM, L2, LwF, MetaDR, Randomize, Replay
 from metadr.run import Result, run
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Benchmark",
     "Context",
     "Domain",
+    "LwF",
     "MetaDR",
     "Part",
     "Randomize",

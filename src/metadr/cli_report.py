@@ -40,7 +40,7 @@ def report(
     """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.
 
     A table of the paper is printed, or written to FILE. Of a folder, the table is printed and written as Markdown and
-    CSV, with the figure and the records.
+    CSV, with the figure and the records; of a report's file likewise, where an output is named.
     """
     if source in PICTURES:
         kind = _format(source, format_ or ("png" if output is None else None), output)
@@ -68,8 +68,8 @@ def report(
         )
     records = read_records(folder)
     print_tables(records, ddof=ddof)
-    stem = output or (folder.with_suffix("") if folder.is_file() else folder / "report")
-    print_written(write_report(records, stem, ddof=ddof))
+    if output or folder.is_dir():  # a file is left as it is, and what lies beside it
+        print_written(write_report(records, output or folder / "report", ddof=ddof))
 
 
 def print_tables(records: list[Record], *, ddof: int = 1) -> None:

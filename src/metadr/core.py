@@ -245,7 +245,7 @@ class Context(NamedTuple):
     """All that a part may see."""
 
     params: Params
-    logits: Callable[..., Tensor]  # logits(x, *, role): what the model says of images
+    logits: Callable[..., Tensor]  # logits(x, params, *, role): what the model says of images
     loss: LossOf
     squared_gradients: Callable[[Iterable[Batch]], Params]  # of the loss of each image by itself, summed, in float64
     draw: Draw

@@ -8,7 +8,8 @@ from metadr.settings import check, setting
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Loss = Literal["cross_entropy", "dice"]
-# How a pass treats batch norm follows from its role: the first five use batch statistics, "fisher" running ones.
+# How a pass treats batch norm follows from its role: the first five use batch statistics (unless they are fixed),
+# "fisher" running ones.
 Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
 
 

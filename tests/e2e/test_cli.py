@@ -366,8 +366,13 @@ def test_a_report_goes_next_to_its_source_unless_told(command: Command, demo_run
     for path in demo_runs.glob("report*"):
         path.rename(tmp_path / path.name)
     (tmp_path / "report.md").unlink()
-    assert command("report", tmp_path / "report.json").code == 0
+    before = (tmp_path / "report.json").read_bytes()
+    printed = command("report", tmp_path / "report.json")
+    assert printed.code == 0 and "Naive" in printed.out  # and nothing is written over the file or beside it
+    assert {path.name for path in tmp_path.iterdir()} == made - {"report.md"}
+    assert command("report", tmp_path / "report.json", "-o", tmp_path / "report").code == 0
     assert {path.name for path in tmp_path.iterdir()} == made
+    assert (tmp_path / "report.json").read_bytes() == before
 
 
 def test_the_demonstration_ends_with_a_table_a_figure_and_the_time(command: Command, tmp_path: Path) -> None:

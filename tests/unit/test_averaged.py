@@ -58,6 +58,17 @@ def test_a_stopped_run_goes_on_with_them(registered_toys: Any, tmp_path: Path) -
     assert found.rows
 
 
+def test_what_is_trained_by_statistics_that_stay_is_tested_by_them(registered_toys: Any) -> None:
+    for tested_by, refused in (("batch", True), ("running", False), ("domains", False)):
+        settings = (("tested_by", tested_by), ("later_norm", "fixed"))
+        recipe = registered_toys["classification"].recipe(overrides=settings)
+        if refused:
+            with pytest.raises(metadr.UserError, match=r"tested by others\. Use tested_by=running"):
+                check_recipe(recipe)
+        else:
+            assert check_recipe(recipe) == recipe
+
+
 def test_an_oracle_is_not_tested_by_them(registered_toys: Any) -> None:
     recipe = registered_toys["classification"].recipe(overrides=(("tested_by", "domains"),))
     for access in ("so_far", "all"):

@@ -10,6 +10,7 @@ from metadr.benchmarks import make_recipe, training_of, with_settings
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
+from metadr.parts import EWC, RECOMMENDED, Configuration
 from metadr.recipes import OF_THE_PAPER, from_weights, get_table, only
 from metadr.report import PAPER, compare
 from metadr.report.paper import columns_of, rows_of
@@ -340,6 +341,13 @@ def test_rendered_tables_stand_beside_the_paper_and_say_what_they_are(name: str,
     scratch = networks.pop("Naive, ResNet-34 from scratch", {("unet_resnet34", None)})
     assert scratch == {("unet_resnet34", None)}
     assert set().union(*networks.values()) == {("unet_resnet50_v1", "file")}
+
+
+def test_what_a_search_has_named_keeps_its_strengths_from_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Configuration("dr+ewc", {"ewc.strength": 100.0})
+    monkeypatch.setattr("metadr.benchmarks.RECOMMENDED", {**RECOMMENDED, "recommended": found})
+    row = next(row for row in get_table("beyond-final-weights").rows if row.title == "Recommended")
+    assert {part.name: part for part in row.recipes[0].method}["ewc"] == EWC(strength=100.0)
 
 
 @pytest.mark.parametrize("name", ["table1", "table11", "calibration3n", "strengths", "beyond-final"])

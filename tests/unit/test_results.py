@@ -91,6 +91,30 @@ def test_the_pages_show_what_starting_from_weights_does():
     assert f"The median of these distances is {after:.1f}, from random weights {before:.1f}" in page
 
 
+def test_the_page_says_what_is_kept_from_weights_by_either_kind_of_statistics():
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    running, batch = (comparison("table1-weights", tested_by=by) for by in ("running", "batch"))
+    rows = {(row.title, row.under): row for row in running.table.rows}
+
+    def kept(made, title, under, seeds):
+        runs = [run for run in made.runs_of(rows[title, under], some=True) if run.seed in seeds]
+        assert len(runs) == len(seeds)
+        return f"{fmean(run.summary.kept for run in runs):.1f}"
+
+    def either(title, under):
+        seeds = {run.seed for run in batch.runs_of(rows[title, under], some=True)}
+        return kept(batch, title, under, seeds), kept(running, title, under, seeds)
+
+    naive, dr, l2 = ([either(title, under) for under in ("P1", "P2")] for title in ("Naive", "Naive + DR", "L2 + DR"))
+    told = "Naive keep {} on P1 (by running ones {}) and {} on P2 ({})".format(*naive[0], *naive[1])
+    for title, ((one, before), (other, then)) in (("DR", dr), ("L2 + DR", l2)):
+        told += f", of {title} {one} ({before}) and {other} ({then})"
+    assert told in page
+    dr, l2 = ([kept(running, title, u, range(3)) for u in ("P1", "P2")] for title in ("Naive + DR", "L2 + DR"))
+    assert f"{l2[0]} over the domains that are gone on P1 and {l2[1]} on P2, DR on the same three seeds" in page
+    assert f"DR on the same three seeds {dr[0]} and {dr[1]}" in page
+
+
 def test_the_page_shows_how_near_meta_dr_is_by_each_kind_of_statistics():
     found, table = rescored("rescored-weights"), []
     rows = [("recall", 1, 0, "P1"), ("adapt", 0, 1, "P1"), ("Meta-DR", 1, 1, "P1"), ("Meta-DR", 1, 1, "P2")]

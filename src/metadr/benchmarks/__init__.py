@@ -92,6 +92,11 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "An oracle's batch norm has seen all domains of a stage: tested_by=domains would count them again. Use "
             "tested_by=running."
         )
+    if training.tested_by == "batch" and training.later_norm == "fixed":
+        raise UserError(
+            "With later_norm=fixed a network is trained by statistics that stay, and with tested_by=batch it would be "
+            "tested by others. Use tested_by=running."
+        )
     return recipe
 
 

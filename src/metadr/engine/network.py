@@ -24,9 +24,9 @@ PLAIN_ATTENTION: tuple[Role, ...] = ("inner", "fisher")
 class Network:
     """Parameters, buffers, and the loss of a batch at any parameters.
 
-    Every training pass normalises with the statistics of its own batch. Which passes move the running statistics is
-    the policy; each such pass leaves its statistics here, and `settle` applies them in the order inner, clean, recall,
-    adapt, whatever order the passes ran in.
+    Every training pass normalises with the statistics of its own batch, unless they are fixed. Which passes move the
+    running statistics is the policy; each such pass leaves its statistics here, and `settle` applies them in the order
+    inner, clean, recall, adapt, whatever order the passes ran in.
     """
 
     def __init__(

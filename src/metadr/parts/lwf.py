@@ -15,7 +15,8 @@ from metadr.settings import setting
 class LwF(Part):
     """Keep what the network says of the batch near to what it said at the end of the last domain.  Li and Hoiem 2016.
 
-    penalty = strength * temperature^2 * KL(old(x) || new(x)), of softmax(logits / temperature), mean over images
+    penalty = strength * temperature^2 * KL(old(x) || new(x)), of softmax(logits / temperature); mean over images, or
+    over pixels that are not ignored
     Not the paper's; with DR both see transformed images, which are farther from the new domain than its own.
     Cost per step: two forward passes and one backward. Deviations: docs/methods/lwf.md.
     """
@@ -34,8 +35,9 @@ class LwF(Part):
             before = {name: ctx.state[f"params.{name}"] for name in ctx.params}
             old = self._chances(ctx.logits(batch.x, before, role="memory"))
         new = self._chances(ctx.logits(batch.x, role="memory"))
-        divergence = kl_div(new, old, log_target=True, reduction="none").sum(1).mean()
-        return self.strength * self.temperature**2 * divergence
+        divergence = kl_div(new, old, log_target=True, reduction="none").sum(1)
+        kept = (batch.y != ctx.task.ignore_index).to(divergence) if ctx.task.on_masks else torch.ones_like(divergence)
+        return self.strength * self.temperature**2 * (divergence * kept).sum() / kept.sum().clamp(min=1)
 
     def end_domain(self, domain: Domain, ctx: Context) -> dict[str, Tensor]:
         return {f"params.{name}": value.detach().clone() for name, value in ctx.params.items()}

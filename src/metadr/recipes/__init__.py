@@ -61,7 +61,7 @@ OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
     "beyond": beyond.table,
     "beyond-final": beyond_final.table,
 }
-TRYING_STRENGTHS = ("strengths", "beyond")  # of L2 and EWC
+OWN_STRENGTHS = ("strengths", "beyond", "beyond-final")  # of L2 and EWC: what is tried, or what such a search named
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
 COMPARED: dict[str, Callable[[bool], Table]] = {
     **OF_THE_PAPER,
@@ -82,7 +82,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
     **{
-        f"{name}-weights": from_weights.started(make, tries_strengths=name in TRYING_STRENGTHS)
+        f"{name}-weights": from_weights.started(make, own_strengths=name in OWN_STRENGTHS)
         for name, make in OF_THE_DIGITS.items()
     },
 }

@@ -27,8 +27,11 @@ def started_with(method: str) -> dict[str, Any]:
     return STARTED | {name: value for part in STRENGTHS if part in parts for name, value in STRENGTHS[part].items()}
 
 
-def started(make: Make, *, tries_strengths: bool = False) -> Make:
-    """The same table, its networks started from a file of weights; a tiny one keeps its own."""
+def started(make: Make, *, own_strengths: bool = False) -> Make:
+    """The same table, its networks started from a file of weights; a tiny one keeps its own.
+
+    With `own_strengths` the table's stay as they are, and are not those that were chosen with weights.
+    """
 
     def table(tiny: bool = False) -> Table:
         usual = make(tiny)
@@ -39,7 +42,7 @@ def started(make: Make, *, tries_strengths: bool = False) -> Make:
         )
         if tiny:
             return named
-        settings = (lambda _: STARTED) if tries_strengths else started_with
+        settings = (lambda _: STARTED) if own_strengths else started_with
         changed = named.changed(lambda recipe: with_settings(recipe, **settings(recipe.method_name)))
         return changed._replace(notes=(*usual.notes, NOTE))
 
