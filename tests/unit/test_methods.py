@@ -1,6 +1,5 @@
 """What methods do, step by step: which images they see, what they keep, what they leave alone."""
 
-import copy
 import dataclasses
 import itertools
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from metadr.core import Batch, Domain, Recipe, Split
 from metadr.engine.learner import Learner, stream_seed
 from metadr.errors import UserError
-from metadr.parts import EWC, GEM, L2, PARTS, LwF, MetaDR, Randomize, Replay
+from metadr.parts import EWC, GEM, L2, PARTS, MetaDR, Randomize, Replay
 from metadr.run import run
 from metadr.store import key_of
 
@@ -494,99 +493,6 @@ def test_stronger_pull_keeps_parameters_closer(classification):
         learner.steps(20)
         distances.append(sum(float((v.detach() - before[n]).square().sum()) for n, v in learner.network.params.items()))
     assert distances[0] > distances[1] > distances[2] > 0
-
-
-# What was said before.
-
-
-def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
-    """Against copies of the module itself, old and new, in float64 and train mode."""
-    part = LwF(strength=0.7, temperature=3.0)
-    learner = toy.on_second_domain(toy.learner(part, module=toy.module(0).double()))
-    old = copy.deepcopy(learner.network.module).train()
-    old.load_state_dict(learner.network.state())
-    learner.steps(3)
-    new = copy.deepcopy(learner.network.module).train()
-    new.load_state_dict(learner.network.state())
-    images = toy.domains[1].train.x[:7]
-    batch = Batch(images, toy.domains[1].train.y[:7])
-    statistics = learner.network.norms.copy()
-
-    ours = part.penalty(batch, batch, learner._context(part))
-    found = torch.autograd.grad(ours, list(learner.network.params.values()))
-
-    p, q = (net(images.double() / 255).div(3.0).softmax(1) for net in (old, new))
-    apart = (p.detach() * (p.detach() / q).log()).sum(1)
-    theirs = 0.7 * 9.0 * (apart[batch.y != 255] if toy.task.on_masks else apart).mean()
-    expected = torch.autograd.grad(theirs, [dict(new.named_parameters())[name] for name in learner.network.params])
-    torch.testing.assert_close(ours, theirs)
-    assert ours > 0
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
-    assert not learner.network._left  # nor does it move batch norm's statistics
-    for name, value in learner.network.norms.copy().items():
-        assert torch.equal(value, statistics[name])
-
-
-def test_lwf_leaves_ignored_pixels_out(segmentation):
-    part = LwF()
-    learner = segmentation.on_second_domain(segmentation.learner(part))
-    learner.steps(2)
-    batch = Batch(segmentation.domains[1].train.x[:2], torch.full_like(segmentation.domains[1].train.y[:2], 255))
-    assert float(part.penalty(batch, batch, learner._context(part)).detach()) == 0.0
-
-
-def test_lwf_holds_the_network_to_what_it_said(classification):
-    """The stronger, the nearer; all by the statistics of the batch."""
-
-    def moved(strength: float) -> float:
-        learner = classification.learner(LwF(strength=strength), optimizer="sgd", later_lr=0.05)
-        classification.on_second_domain(learner)
-        images = classification.domains[1].test.x
-        before = learner.network.logits(images, role="memory").detach()
-        learner.steps(40)
-        return float((learner.network.logits(images, role="memory").detach() - before).square().mean())
-
-    distances = [moved(strength) for strength in (0.0, 1.0, 10.0)]
-    assert distances[0] > 1.5 * distances[1] > 2 * distances[2] > 0
-
-
-# Batch norm that stays.
-
-
-@pytest.mark.parametrize("parts", [(), (MetaDR(),), (Replay(), GEM(), LwF())], ids=["naive", "meta-dr", "er+gem+lwf"])
-def test_fixed_statistics_stay_those_of_the_first_domain(parts, toy):
-    learner, usual = (toy.learner(*parts, later_norm=norm) for norm in ("fixed", "batch"))
-    for each in (learner, usual):
-        toy.on_second_domain(each)
-    first = learner.network.norms.copy()
-    for name, value in usual.network.norms.copy().items():
-        assert torch.equal(first[name], value)  # the first domain is trained as usual
-    for each in (learner, usual):
-        each.steps(2)
-    for name, value in learner.network.norms.copy().items():
-        assert torch.equal(value, first[name])
-        assert not torch.equal(value, usual.network.norms.copy()[name])
-    assert learner.network._left == []
-
-
-def test_with_fixed_statistics_training_sees_what_tests_see(toy):
-    learner = toy.on_second_domain(toy.learner(later_norm="fixed"))
-    images = toy.domains[1].train.x[:5]
-    trained = learner.network.logits(images, role="clean")
-    torch.testing.assert_close(trained.detach(), learner.network.logits(images).detach())
-    one = learner.network.logits(images[:1], role="clean")  # an image does not depend on those beside it
-    torch.testing.assert_close(one, trained[:1])
-    usual = toy.on_second_domain(toy.learner())
-    assert not torch.allclose(usual.network.logits(images, role="clean"), usual.network.logits(images))
-
-
-def test_fixed_statistics_leave_layers_that_draw_in_training_as_they_are(classification):
-    module = nn.Sequential(classification.module(0), nn.Dropout(0.5))
-    learner = classification.on_second_domain(classification.learner(later_norm="fixed", module=module))
-    images = classification.domains[1].train.x[:8]
-    logits = learner.network.logits(images, role="clean")
-    assert (logits == 0).any() and not (logits == 0).all()
 
 
 # Sums, and their keys.

@@ -1,0 +1,42 @@
+"""Batch norm that keeps the first domain's statistics on later ones (later_norm=fixed)."""
+
+import pytest
+import torch
+from torch import nn
+
+from metadr.parts import GEM, LwF, MetaDR, Replay
+
+
+@pytest.mark.parametrize("parts", [(), (MetaDR(),), (Replay(), GEM(), LwF())], ids=["naive", "meta-dr", "er+gem+lwf"])
+def test_fixed_statistics_stay_those_of_the_first_domain(parts, toy):
+    learner, usual = (toy.learner(*parts, later_norm=norm) for norm in ("fixed", "batch"))
+    for each in (learner, usual):
+        toy.on_second_domain(each)
+    first = learner.network.norms.copy()
+    for name, value in usual.network.norms.copy().items():
+        assert torch.equal(first[name], value)  # the first domain is trained as usual
+    for each in (learner, usual):
+        each.steps(2)
+    for name, value in learner.network.norms.copy().items():
+        assert torch.equal(value, first[name])
+        assert not torch.equal(value, usual.network.norms.copy()[name])
+    assert learner.network._left == []
+
+
+def test_with_fixed_statistics_training_sees_what_tests_see(toy):
+    learner = toy.on_second_domain(toy.learner(later_norm="fixed"))
+    images = toy.domains[1].train.x[:5]
+    trained = learner.network.logits(images, role="clean")
+    torch.testing.assert_close(trained.detach(), learner.network.logits(images).detach())
+    one = learner.network.logits(images[:1], role="clean")  # an image does not depend on those beside it
+    torch.testing.assert_close(one, trained[:1])
+    usual = toy.on_second_domain(toy.learner())
+    assert not torch.allclose(usual.network.logits(images, role="clean"), usual.network.logits(images))
+
+
+def test_fixed_statistics_leave_layers_that_draw_in_training_as_they_are(classification):
+    module = nn.Sequential(classification.module(0), nn.Dropout(0.5))
+    learner = classification.on_second_domain(classification.learner(later_norm="fixed", module=module))
+    images = classification.domains[1].train.x[:8]
+    logits = learner.network.logits(images, role="clean")
+    assert (logits == 0).any() and not (logits == 0).all()

@@ -1,0 +1,60 @@
+"""Learning without forgetting: the network is held to what it said before."""
+
+import copy
+
+import torch
+
+from metadr.core import Batch
+from metadr.parts import LwF
+
+
+def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
+    """Against copies of the module itself, old and new, in float64 and train mode."""
+    part = LwF(strength=0.7, temperature=3.0)
+    learner = toy.on_second_domain(toy.learner(part, module=toy.module(0).double()))
+    old = copy.deepcopy(learner.network.module).train()
+    old.load_state_dict(learner.network.state())
+    learner.steps(3)
+    new = copy.deepcopy(learner.network.module).train()
+    new.load_state_dict(learner.network.state())
+    images = toy.domains[1].train.x[:7]
+    batch = Batch(images, toy.domains[1].train.y[:7])
+    statistics = learner.network.norms.copy()
+
+    ours = part.penalty(batch, batch, learner._context(part))
+    found = torch.autograd.grad(ours, list(learner.network.params.values()))
+
+    p, q = (net(images.double() / 255).div(3.0).softmax(1) for net in (old, new))
+    apart = (p.detach() * (p.detach() / q).log()).sum(1)
+    theirs = 0.7 * 9.0 * (apart[batch.y != 255] if toy.task.on_masks else apart).mean()
+    expected = torch.autograd.grad(theirs, [dict(new.named_parameters())[name] for name in learner.network.params])
+    torch.testing.assert_close(ours, theirs)
+    assert ours > 0
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert not learner.network._left  # nor does it move batch norm's statistics
+    for name, value in learner.network.norms.copy().items():
+        assert torch.equal(value, statistics[name])
+
+
+def test_lwf_leaves_ignored_pixels_out(segmentation):
+    part = LwF()
+    learner = segmentation.on_second_domain(segmentation.learner(part))
+    learner.steps(2)
+    batch = Batch(segmentation.domains[1].train.x[:2], torch.full_like(segmentation.domains[1].train.y[:2], 255))
+    assert float(part.penalty(batch, batch, learner._context(part)).detach()) == 0.0
+
+
+def test_lwf_holds_the_network_to_what_it_said(classification):
+    """The stronger, the nearer; all by the statistics of the batch."""
+
+    def moved(strength: float) -> float:
+        learner = classification.learner(LwF(strength=strength), optimizer="sgd", later_lr=0.05)
+        classification.on_second_domain(learner)
+        images = classification.domains[1].test.x
+        before = learner.network.logits(images, role="memory").detach()
+        learner.steps(40)
+        return float((learner.network.logits(images, role="memory").detach() - before).square().mean())
+
+    distances = [moved(strength) for strength in (0.0, 1.0, 10.0)]
+    assert distances[0] > 1.5 * distances[1] > 2 * distances[2] > 0
