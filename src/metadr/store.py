@@ -43,6 +43,7 @@ LATER_FIELDS = (
     ("loss", "cross_entropy"),
     ("tested_by", "running"),
     ("recompute", False),
+    ("norm_momentum", None),
     ("later_norm", "batch"),
 )
 # How a run computes, which is no part of what it is compared for.

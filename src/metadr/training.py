@@ -40,6 +40,12 @@ class Training:
     batch_norm: str = setting(
         "all", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
     )
+    norm_momentum: float | None = setting(
+        None,
+        "share of a pass in batch norm's running statistics; none: the layer's own, 0.1 as a rule",
+        above=0,
+        below=1,
+    )
     later_norm: Literal["batch", "fixed"] = setting(
         "batch",
         "what batch norm normalises by on every later domain: the batch, or the first domain's running statistics, "

@@ -1,4 +1,4 @@
-"""Batch norm that keeps the first domain's statistics on later ones (later_norm=fixed)."""
+"""Batch norm's statistics: those of the first domain that stay (later_norm=fixed), and how fast they move."""
 
 import pytest
 import torch
@@ -40,3 +40,21 @@ def test_fixed_statistics_leave_layers_that_draw_in_training_as_they_are(classif
     images = classification.domains[1].train.x[:8]
     logits = learner.network.logits(images, role="clean")
     assert (logits == 0).any() and not (logits == 0).all()
+
+
+@pytest.mark.parametrize("part", [(), (MetaDR(),)], ids=["naive", "meta-dr"])
+def test_with_a_momentum_of_their_own_statistics_move_less_at_a_time(part, classification):
+    """After one step: (1 - m) before + m statistic, for each pass; training itself is the same."""
+    slow, usual = classification.learner(*part, norm_momentum=0.01), classification.learner(*part)
+    before, modules = usual.network.norms.copy(), dict(classification.module().named_modules())
+    for learner in (slow, usual):
+        learner.begin_domain(classification.domains[0].train, first=True)
+        learner.steps(1)
+    for name, value in usual.network.params.items():
+        assert torch.equal(value, slow.network.params[name])
+    for name, value in usual.network.norms.copy().items():
+        moved, little = value - before[name], slow.network.norms.copy()[name] - before[name]
+        assert 0 < float(little.norm()) < 0.5 * float(moved.norm())
+        if not part:
+            own = modules[name.rpartition(".")[0]].momentum
+            torch.testing.assert_close(little / 0.01, moved / own, rtol=1e-4, atol=1e-4)

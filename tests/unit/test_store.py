@@ -67,7 +67,13 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def other(owner: type, name: str, value: Any) -> Any:
     """A value that the field allows, and that is not the one it has."""
-    special = {"transforms": "psi1", "model": "small_resnet", "batch_norm": "clean", "weights": "imagenet"}
+    special: dict[str, Any] = {
+        "transforms": "psi1",
+        "model": "small_resnet",
+        "batch_norm": "clean",
+        "weights": "imagenet",
+    }
+    special["norm_momentum"] = 0.5
     if name in special:
         return special[name]
     if value is None:

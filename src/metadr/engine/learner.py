@@ -48,6 +48,7 @@ class Learner:
             task,
             scaling=training.scaling,
             batch_norm=training.batch_norm,
+            norm_momentum=training.norm_momentum,
             precision=training.precision,
             sizes=sizes,
             loss=training.loss,

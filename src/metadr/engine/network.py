@@ -36,6 +36,7 @@ class Network:
         *,
         scaling: str = "unit",
         batch_norm: str = "all",
+        norm_momentum: float | None = None,
         precision: str = "fp32",
         sizes: Collection[tuple[int, int]] = (),
         loss: Loss = "cross_entropy",
@@ -48,6 +49,7 @@ class Network:
             task: what its outputs mean.
             scaling: unit or imagenet.
             batch_norm: the passes that move the running statistics.
+            norm_momentum: the share of a pass in them; none: that of the layer.
             precision: fp32, tf32 or bf16.
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
             loss: what `loss` is of a batch.
@@ -64,7 +66,7 @@ class Network:
         self.params: Params = {name: value for name, value in named.items() if value.requires_grad}
         self._frozen = {name: value for name, value in named.items() if not value.requires_grad}
         self.buffers: dict[str, Tensor] = dict(module.named_buffers())
-        self.norms = BatchNorms(module)
+        self.norms = BatchNorms(module, norm_momentum)
         self._blocks = Blocks(module) if recompute else None
         self._others = {name: value for name, value in self.buffers.items() if name not in self.norms.names}
         self._left: list[tuple[Role, list[Tensor]]] = []

@@ -28,8 +28,11 @@ DOMAINS = "domains"  # how many of them have been averaged over
 class BatchNorms:
     """The batch norms of a module that keep running statistics."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, momentum: float | None = None) -> None:
         found = {path: layer for path, layer in module.named_modules() if _keeps_statistics(path, layer)}
+        if momentum is not None:
+            for layer in found.values():
+                layer.momentum = momentum
         self._layers = list(found.values())
         self._plain = [layer for layer in self._layers if type(layer).forward is _BatchNorm.forward and layer.affine]
         self._followed = Followed(module, self._plain)

@@ -13,7 +13,9 @@ METHODS = {"Naive": "naive", "Naive + DR": "dr", "Meta-DR": "meta-dr"}
 TESTED_BY: dict[str, dict[str, Any]] = {
     "those of the last domain, moved by the clean pass alone": {"batch_norm": "clean"},  # only Meta-DR has others
     "those of the last domain, moved by all passes": {},
+    "those of the last domain, over ten times as many passes": {"norm_momentum": 0.01},
     "the mean over all domains": {"tested_by": "domains"},
+    "those of the first domain, which training goes by too": {"later_norm": "fixed"},
 }
 
 

@@ -48,6 +48,7 @@ OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
 OF_META: Changes = {
     "T for every image": {"per": "image"},
     "the clean pass alone": {"batch_norm": "clean"},
+    "statistics over ten times as many passes": {"norm_momentum": 0.01},
     "T for every image, the clean pass alone": {"per": "image", "batch_norm": "clean"},
     "T for every image, the passes before the simulated step": {"per": "image", "batch_norm": "inner+clean"},
 }
