@@ -17,14 +17,14 @@ from metadr.recipes.table import Table
 Make = Callable[[bool], Table]
 
 STARTED: dict[str, Any] = {"weights": FROM_A_FILE, "scaling": "imagenet"}
-STRENGTHS: dict[str, dict[str, Any]] = {"ewc": {"ewc.strength": 1.0}}  # by strengths-weights; that of L2 is the usual
+STRENGTHS: dict[str, Any] = {"ewc.strength": 1.0}  # by strengths-weights; that of L2 is the usual
 NOTE = "The network starts from a file of weights (docs/calibration.md says which), and images are scaled as for these."
 
 
 def started_with(method: str) -> dict[str, Any]:
     """What a method is run with: the weights, and strengths that were chosen with them."""
     parts = method.split("+")
-    return STARTED | {name: value for part in STRENGTHS if part in parts for name, value in STRENGTHS[part].items()}
+    return STARTED | {name: value for name, value in STRENGTHS.items() if name.partition(".")[0] in parts}
 
 
 def started(make: Make, *, own_strengths: bool = False) -> Make:
