@@ -300,7 +300,7 @@ class Looking(Part):
     name: ClassVar[str] = "looking"
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
-        loss = ctx.loss(batch, role="memory")
+        loss = ctx.loss(batch, role="beside")
         return 0.1 * loss if loss.item() > 0 else 0.0
 
 

@@ -267,7 +267,7 @@ class Part:
     name: ClassVar[str]
     revision: ClassVar[int] = 1  # part of the run key: raise it when an edit changes results
     uses_memory: ClassVar[bool] = False
-    makes_passes: ClassVar[bool] = True  # of its own, which batch norm's policy may be about; not inherited
+    passes: ClassVar[tuple[str, ...] | None] = None  # of its own that batch norm's policy is about; not inherited
     samples_memory: ClassVar[bool] = (
         False  # reads it by `sample` alone: its step has one shape on any number of domains
     )

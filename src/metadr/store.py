@@ -92,11 +92,16 @@ def description(recipe: Recipe) -> dict[str, Any]:
 
 
 def _policy(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
-    """Policies that are one, since the method has the clean pass alone, by one name."""
-    # A part says this of itself: what is made from it may have passes.
-    if any(part is None or vars(part).get("makes_passes", True) for part in method):
-        return batch_norm
-    return "clean" if "clean" in statistics_passes(batch_norm) else "none"
+    """Policies that are one, since the method has no other passes, by one name."""
+    roles = {"clean"}
+    for part in method:
+        own = None if part is None else vars(part).get("passes")  # of itself: what is made from it may have others
+        if own is None:
+            return batch_norm
+        roles.update(own)
+    moving = [role for role in statistics_passes(batch_norm) if role in roles]
+    every = len(roles) > 1 and len(moving) == len(roles)
+    return "all" if every else "+".join(moving) or "none"
 
 
 def whole_training(content: Mapping[str, Any]) -> dict[str, Any]:

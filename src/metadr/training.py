@@ -8,9 +8,9 @@ from metadr.settings import check, setting
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Loss = Literal["cross_entropy", "dice"]
-# How a pass treats batch norm follows from its role: the first five use batch statistics (unless they are fixed),
-# "fisher" running ones.
-Role = Literal["clean", "inner", "recall", "adapt", "memory", "fisher"]
+# How a pass treats batch norm follows from its role: all use batch statistics (unless they are fixed) but "fisher",
+# which uses running ones; "beside" and "fisher" never move these.
+Role = Literal["clean", "inner", "recall", "adapt", "memory", "beside", "fisher"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Training:
     loss: Loss = setting("cross_entropy", "what is minimised; dice is for masks")
     scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
     batch_norm: str = setting(
-        "all", "passes that move batch norm's running statistics: 'all', 'none' or of inner+clean+recall+adapt"
+        "all", "passes that move batch norm's running statistics: 'all', 'none' or of memory+inner+clean+recall+adapt"
     )
     norm_momentum: float | None = setting(
         None,
@@ -90,7 +90,7 @@ class Training:
         return epochs * self.epoch_steps(num_images)
 
 
-STATISTICS_ORDER: tuple[Role, ...] = ("inner", "clean", "recall", "adapt")
+STATISTICS_ORDER: tuple[Role, ...] = ("memory", "inner", "clean", "recall", "adapt")
 
 
 def statistics_passes(policy: str) -> tuple[Role, ...]:

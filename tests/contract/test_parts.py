@@ -16,7 +16,7 @@ from metadr.core import Batch, Domain, Split
 from metadr.parts import PARTS, Randomize
 from metadr.training import STATISTICS_ORDER, statistics_passes
 
-POLICIES = ("none", "clean", "inner+adapt", "all")
+POLICIES = ("none", "clean", "memory", "inner+adapt", "all")
 
 
 def every_tensor(*holders: Any) -> dict[str, Tensor]:

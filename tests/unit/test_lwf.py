@@ -52,9 +52,9 @@ def test_lwf_holds_the_network_to_what_it_said(classification):
         learner = classification.learner(LwF(strength=strength), optimizer="sgd", later_lr=0.05)
         classification.on_second_domain(learner)
         images = classification.domains[1].test.x
-        before = learner.network.logits(images, role="memory").detach()
+        before = learner.network.logits(images, role="beside").detach()
         learner.steps(40)
-        return float((learner.network.logits(images, role="memory").detach() - before).square().mean())
+        return float((learner.network.logits(images, role="beside").detach() - before).square().mean())
 
     distances = [moved(strength) for strength in (0.0, 1.0, 10.0)]
     assert distances[0] > 1.5 * distances[1] > 2 * distances[2] > 0

@@ -94,7 +94,7 @@ def test_dice_is_what_is_minimised_where_it_is_asked_for(segmentation, toys):
     segmentation.play(learner, num_domains=1, num_steps=1)
     (seen,) = passes
     network = Network(segmentation.module(), segmentation.task)
-    logits = network.logits(seen.batch.x, seen.params, role="memory")
+    logits = network.logits(seen.batch.x, seen.params, role="beside")
     torch.testing.assert_close(seen.loss, segmentation.task.loss(logits, seen.batch.y, "dice").detach())
 
 

@@ -114,9 +114,9 @@ def test_the_key_depends_on_every_field_of_training(field: str) -> None:
 
 
 def test_policies_of_batch_norm_that_are_one_have_one_key() -> None:
-    """A method without passes of its own has the clean one alone."""
-    passes = ("all", "clean", "clean+recall+adapt", "inner+adapt", "none")
-    for method, keys in (("naive", 2), ("dr+er+ewc+gem+l2", 2), ("meta-dr", 5), ("er+meta-dr", 5)):
+    """A method without passes of its own has the clean one alone, GEM its memories' beside it."""
+    passes = ("all", "clean", "clean+recall+adapt", "inner+clean+recall+adapt", "inner+adapt", "memory", "none")
+    for method, keys in (("naive", 2), ("dr+er+ewc+l2+lwf", 2), ("gem", 4), ("meta-dr", 5), ("gem+meta-dr", 7)):
         assert len({key_of(metadr.recipe("toy", method, batch_norm=each), 0) for each in passes}) == keys
 
 

@@ -17,7 +17,7 @@ def check_fit(training: Training, network: Network, domains: list[Domain]) -> No
         try:
             # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                logits = network.logits(x, role="memory")
+                logits = network.logits(x, role="beside")
                 if _speaks_of(logits, y):
                     network.task.loss(logits, y)
         except Exception as error:

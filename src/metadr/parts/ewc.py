@@ -26,7 +26,7 @@ class EWC(Part):
     """
 
     name: ClassVar[str] = "ewc"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ()
     of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "anchors")
     revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 

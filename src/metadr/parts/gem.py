@@ -21,7 +21,7 @@ class GEM(Part):
     """
 
     name: ClassVar[str] = "gem"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ("memory",)
     of_later_domains: ClassVar[tuple[str, ...]] = ("margin", "ridge")
     uses_memory: ClassVar[bool] = True
 

@@ -21,7 +21,7 @@ class L2(Part):
     """
 
     name: ClassVar[str] = "l2"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ()
     of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "anchors")
 
     strength: float = setting(0.01, "weight of the pull", low=0)

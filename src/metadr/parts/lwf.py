@@ -22,7 +22,7 @@ class LwF(Part):
     """
 
     name: ClassVar[str] = "lwf"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ()
     of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "temperature")
 
     strength: float = setting(1.0, "weight of the distance from what was said before", low=0)
@@ -33,8 +33,8 @@ class LwF(Part):
             return 0.0
         with torch.no_grad():
             before = {name: ctx.state[f"params.{name}"] for name in ctx.params}
-            old = self._chances(ctx.logits(batch.x, before, role="memory"))
-        new = self._chances(ctx.logits(batch.x, role="memory"))
+            old = self._chances(ctx.logits(batch.x, before, role="beside"))
+        new = self._chances(ctx.logits(batch.x, role="beside"))
         divergence = kl_div(new, old, log_target=True, reduction="none").sum(1)
         kept = (batch.y != ctx.task.ignore_index).to(divergence) if ctx.task.on_masks else torch.ones_like(divergence)
         return self.strength * self.temperature**2 * (divergence * kept).sum() / kept.sum().clamp(min=1)

@@ -52,7 +52,7 @@ class Randomize(Transforming):
     """
 
     name: ClassVar[str] = "dr"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ()
     of_later_domains: ClassVar[tuple[str, ...]] = ("replayed",)
 
     replayed: bool = setting(True, "transform images from memory too")

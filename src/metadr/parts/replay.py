@@ -17,7 +17,7 @@ class Replay(Part):
     """
 
     name: ClassVar[str] = "er"
-    makes_passes: ClassVar[bool] = False
+    passes: ClassVar[tuple[str, ...]] = ()
     of_later_domains: ClassVar[tuple[str, ...]] = ("replay_batch",)
     revision: ClassVar[int] = 2
     uses_memory: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What the paper leaves open, tried on what it prints elsewhere: every point of two grids.
+"""What the paper leaves open, tried on what it prints elsewhere: every point of three grids.
 
 metadr sweep calibration4     from MNIST to the others: how transformations are drawn, how images are read
 metadr sweep calibration4n    the same with the data as read by default, three seeds, and by which statistics tests go
@@ -6,9 +6,11 @@ metadr sweep calibration4m    the same with T as chosen, by the network's first 
 metadr sweep calibration3     one term of Meta-DR at a time: how its transformation is drawn, which passes count for
                               batch norm
 metadr sweep calibration3n    the nearest of these, three seeds
+metadr sweep calibration10    memories by SGD: the rate on later domains, whether GEM's count for batch norm, how
+                              Meta-DR's transformation is drawn beside one
 metadr report calibration4    every point, by how far it is from the paper's numbers
 
-Table 1, P2, PACS and the orders of domains are no part of either: the study is judged by them.
+Table 1, P2, PACS and the orders of domains are no part of any: the study is judged by them.
 """
 
 import itertools
@@ -16,10 +18,11 @@ from typing import Any
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
-from metadr.recipes.digits import SYN, p1
+from metadr.recipes.digits import MEMORY_METHODS, SGD, SYN, p1
 from metadr.recipes.from_weights import STARTED
 from metadr.recipes.table import Row, Table
 from metadr.recipes.table4 import OTHERS
+from metadr.recipes.table10 import SIZES
 
 SCALINGS = ("unit", "imagenet")
 FIRST = (0, 5000)
@@ -38,6 +41,10 @@ FROM_WEIGHTS: dict[str, dict[str, Any]] = {
 OTHER_NETWORKS = {**OTHER_STEMS, "ResNet-50": {"model": "resnet50_v1"}, **FROM_WEIGHTS}
 NETWORKS = {"ResNet-18, first 7x7 by 2 and pooling": {}, **OTHER_NETWORKS}
 POLICIES = ("clean", "clean+recall+adapt", "all")
+OF_ER = ({"later_lr": 0.001}, {"later_lr": 0.01})
+OF_GEM = ({"batch_norm": "clean"}, {"batch_norm": "memory+clean"})
+OF_META = ({"later_lr": 0.001, "per": "batch"}, {"later_lr": 0.01, "per": "batch"}, {"later_lr": 0.01, "per": "image"})
+IN_WORDS = {"later_lr": "later rate", "batch_norm": "batch norm moved by", "per": "one T for every"}
 TERMS: dict[str, dict[str, Any]] = {"recall": {"adapt": 0.0}, "adapt": {"recall": 0.0}}
 
 
@@ -94,6 +101,18 @@ def _one_term(name: str, about: str, policies: tuple[str, ...], seeds: int, *, t
         recipe = p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without)
         rows.append(_row(term, recipe, seeds, T=_drawn(per), **{"batch norm moved by": policy}))
     return Table(name, about, tuple(rows), (SYN,), beside="table3")
+
+
+def memories(tiny: bool = False) -> Table:
+    rows = []
+    for (title, method), size in itertools.product(MEMORY_METHODS.items(), SIZES):
+        for fields in OF_GEM if "gem" in method else OF_META if "meta-dr" in method else OF_ER:
+            recipe = p1(method, tiny=tiny, memory_per_domain=size, **{**SGD, **fields})
+            rows.append(
+                _row(f"{title}, M = {size}", recipe, **{IN_WORDS[name]: str(value) for name, value in fields.items()})
+            )
+    about = "digits P1, memories by SGD: the rate on later domains, batch norm's passes, how T is drawn"
+    return Table("calibration10", about, tuple(rows), (SYN,), beside="table10")
 
 
 def _row(title: str, recipe: Recipe, seeds: int = 1, /, **point: str) -> Row:
