@@ -219,7 +219,7 @@ def test_tables_of_memories_train_by_sgd(name: str, memories: set[int]) -> None:
     recipes = get_table(name).recipes
     assert {recipe.memory_per_domain for recipe in recipes} == memories
     trainings = {training_of(recipe) for recipe in recipes}
-    assert {(each.optimizer, each.lr, each.later_lr, each.momentum) for each in trainings} == {("sgd", 0.01, 0.001, 0)}
+    assert {(each.optimizer, each.lr, each.later_lr, each.momentum) for each in trainings} == {("sgd", 0.01, 0.01, 0)}
     assert {recipe.method_name for recipe in recipes} == {"gem", "dr+gem", "er", "dr+er", "er+meta-dr"}
 
 

@@ -205,6 +205,42 @@ def test_strengths_from_weights_are_the_best_of_those_that_were_tried():
         assert means[chosen] == max(means.values())
 
 
+def test_the_pages_say_how_near_er_is_with_one_rate_on_every_domain():
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/calibration.md"))
+    made, apart = comparison("calibration10-weights"), {}
+    for row in made.table.rows:
+        if row.paper.startswith("ER, ") and "GEM" not in row.paper:
+            cells = [made.cells[row.title, column] for column in ("MNIST", "MNIST-M", "SVHN")]
+            misses = [cell.mean - cell.paper.mean for cell in cells]
+            apart.setdefault(dict(row.point)["later rate"], []).append(math.sqrt(fmean(miss**2 for miss in misses)))
+    assert max(apart["0.01"]) < 0.5
+    nearest, others = (", ".join(f"{each:.1f}" for each in apart[rate]) for rate in ("0.01", "0.001"))
+    assert f"distances of {nearest.replace(', 0.4', ' and 0.4')} at 0.01" in page
+    assert others == "2.5, 2.9, 2.9" and "and 2.5, 2.9 and 2.9 at 0.001" in page
+    for name in ("suspects", "suspects-p2"):
+        made = comparison(name)
+        title = "ER, ResNet-18 from a file of weights, the first rate on every domain"
+        assert ", ".join(f"{made.cells[title, column].mean:.1f}" for column in made.columns) in readme
+
+
+def test_the_page_says_what_the_search_found():
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    made = comparison("beyond-weights")
+    found = {row.title: made.runs_of(row)[0].scores[-1] for row in made.table.rows if made.runs_of(row)}
+    tried = {tuple(scores) for scores in found.values()}  # two of its rows are one run
+    assert f"The search has tried {len(tried)} of its configurations" in page
+    without = {title: scores for title, scores in found.items() if "er" not in title.split(" ")[0].split("+")}
+    best = max(without, key=lambda title: fmean(without[title]))
+    assert best == "dr+lwf dr.per=image dr.pick=operation lwf.strength=0.5 later_lr=0.0001"
+    first, *rest = [f"{score:.1f}" for score in without[best]]
+    assert f"has {first}, {', '.join(rest[:2])} and {rest[2]}, a mean of {fmean(without[best]):.1f}" in page
+    means = {title: f"{fmean(scores):.1f}" for title, scores in found.items()}
+    assert f"DR alone {means['dr dr.per=image dr.pick=operation']}" in page
+    assert f"Naive {means['naive']}" in page
+    assert f"(`lwf` {means['lwf']})" in page
+    assert f"`dr+er+lwf` has {means['dr+er+lwf dr.per=image dr.pick=operation later_lr=0.0001']}" in page
+
+
 @pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
 def test_published_tables_of_the_paper_are_rendered_from_the_records(name):
     made = comparison(name)
