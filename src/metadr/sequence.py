@@ -290,7 +290,8 @@ class DomainSequence:
         return self.domains[seen[self.recipe.access]]
 
     def _test(self, *, after: str) -> Pauses:
-        """Test on all domains, seen and unseen; at the end also by the statistics of every tested batch."""
+        """Test on all domains, seen and unseen; at the end also by the statistics of every tested batch, which say
+        nothing of a network that was trained by fixed ones."""
         network, size = self.learner.network, self.training.batch_size
         same = not network.norms.names or self.training.tested_by == "batch"
         for domain in self.tested:
@@ -300,7 +301,8 @@ class DomainSequence:
             row |= {"value": score(self.task, counts), "images": images, **details(self.task, counts)}
             if self.task.on_masks:
                 row["suite"] = suite_iou(told, group=size)
-            if after == self.recipe.order[-1] and (same or images > 1):  # one image has no statistics of a batch
+            at_end = after == self.recipe.order[-1] and self.training.later_norm == "batch"
+            if at_end and (same or images > 1):  # one image has no statistics of a batch
                 if not same:
                     with by_batches(network, images, size):
                         told = yield from self._told(domain)

@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+import metadr
 from metadr.parts import GEM, LwF, MetaDR, Replay
+from metadr.report import read_records
+from metadr.sequence import BY_BATCH
 
 
 @pytest.mark.parametrize("parts", [(), (MetaDR(),), (Replay(), GEM(), LwF())], ids=["naive", "meta-dr", "er+gem+lwf"])
@@ -32,6 +35,18 @@ def test_with_fixed_statistics_training_sees_what_tests_see(toy):
     torch.testing.assert_close(one, trained[:1])
     usual = toy.on_second_domain(toy.learner())
     assert not torch.allclose(usual.network.logits(images, role="clean"), usual.network.logits(images))
+
+
+def test_a_network_trained_by_fixed_statistics_is_not_told_by_those_of_tested_batches(registered_toys, tmp_path):
+    toy = registered_toys["classification"]
+    for norm in ("batch", "fixed"):
+        metadr.run(toy.recipe(overrides=(("later_norm", norm),)), out=tmp_path / norm, device="cpu")
+        (record,) = read_records(tmp_path / norm)
+        assert (record.by_batch is None) == (norm == "fixed")
+        assert any(BY_BATCH in row for row in record.rows) == (norm == "batch")
+        # An older run has them.
+        told = record._replace(rows=[{**row, BY_BATCH: 1.0} for row in record.rows])
+        assert (told.by_batch is None) == (norm == "fixed")
 
 
 def test_fixed_statistics_leave_layers_that_draw_in_training_as_they_are(classification):

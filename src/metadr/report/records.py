@@ -57,7 +57,8 @@ class Record(NamedTuple):
         if self.identity["training"].get("tested_by") == "batch":
             return self
         last = [row for row in self.rows if row["after"] == self.order[-1]]
-        if not all(BY_BATCH in row for row in last):
+        fixed = self.identity["training"].get("later_norm") == "fixed"  # older runs of these have a number all the same
+        if fixed or not all(BY_BATCH in row for row in last):
             return None
         return self._replace(rows=[{**row, "value": row[BY_BATCH]} if row in last else row for row in self.rows])
 
