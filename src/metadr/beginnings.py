@@ -1,9 +1,9 @@
 """What runs of a sweep have in common at their start, trained once.
 
-Runs that differ only in what comes later, such as orders of the domains, later rates or how strongly EWC pulls, are
-one run until then. The
-first of them to end a domain that others begin with as well leaves its checkpoint, and the others go on from there: to
-the same bits as if each had begun by itself, since that is what going on from a checkpoint is.
+Runs that differ only in what comes later, such as orders of the domains, later rates, how strongly EWC pulls or whether
+there is a memory, are one run until then. The first of them to end a domain that others begin with as well leaves its
+checkpoint, and the others go on from there: to the same bits as if each had begun by itself, since that is what going
+on from a checkpoint is. The first domain is shared by methods whose other parts need a past; each keeps its own of it.
 """
 
 import dataclasses
@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
@@ -35,6 +36,21 @@ class Beginning(NamedTuple):
 
     num_domains: int
     checkpoint: Checkpoint
+
+    def state_of(self, recipe: Recipe, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of a learner that goes on from it; `own` is that learner's, before its next domain's first step."""
+        acting = {"outer", "shuffle", *(part.name for part in recipe.method if not needs_a_past(part))}
+
+        def is_own(name: str) -> bool:
+            kind, _, rest = name.partition("/")
+            # Another method may have left the first domain: what parts keep of it is each run's own.
+            kept = self.num_domains == 1 and kind in ("stream", "part", "memory") and rest.split("/")[0] not in acting
+            return kept or name == "turns/order"  # and the turns of images are those of the next domain
+
+        left = self.checkpoint.tensors
+        return {name: left[name] for name in left if not is_own(name)} | {
+            name: own[name] for name in own if is_own(name)
+        }
 
 
 class Beginnings:
@@ -145,29 +161,43 @@ def shared_domains(runs: Iterable[Run]) -> list[int]:
 
 
 def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[str]:
-    benchmark, content = benchmark_of(recipe), description(recipe)
+    benchmark = benchmark_of(recipe)
     if recipe.access == "all" or training_of(recipe).kept_epoch == "best":
         return []  # what it sees first, or says of it, depends on all of its domains
-    rest = {name: value for name, value in content.items() if name not in ("order", "tested")}
-    first = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
     made_for = [seed, benchmark.classes, benchmark.task.num_classes]
-    keys = []
-    for count in range(1, len(recipe.order)):
-        begins = recipe.order[:count]
-        if count == 1:  # tests on other domains can still be made up for
-            alone = dataclasses.replace(recipe, order=begins, tested=())
-            parts = [_of_first_domain(part) for part in recipe.method]
-            keys.append(_hash([{**rest, "method": parts, "training": first}, begins, data_of(alone), made_for]))
-        else:
-            keys.append(_hash([rest, begins, sorted(recipe.domains), data_of(recipe), made_for]))
-    return keys
+    rest = {name: value for name, value in description(recipe).items() if name not in ("order", "tested")}
+    contents: list[list[Any]] = [[_of_first_domain(recipe), data_of(_first_domain(recipe))]]
+    for count in range(2, len(recipe.order)):
+        contents += [[rest, recipe.order[:count], sorted(recipe.domains), data_of(recipe)]]
+    return [_hash([*content, made_for]) for content in contents[: len(recipe.order) - 1]]
 
 
-def _of_first_domain(part: Part) -> dict[str, Any]:
-    """What decides all that a part does until its first domain has ended."""
-    # A part says this of itself: what is made from it may use such a setting earlier.
-    later = vars(type(part)).get("of_later_domains", ())
-    return {name: value for name, value in part.content().items() if name not in later}
+def _first_domain(recipe: Recipe) -> Recipe:
+    """What a run is on its first domain; tests on others can still be made up for."""
+    acting = tuple(part for part in recipe.method if not needs_a_past(part))
+    memory = {"memory_per_domain": 0, "memory_choice": "random"}
+    return dataclasses.replace(recipe, order=recipe.order[:1], tested=(), method=acting, access="current", **memory)
+
+
+def _of_first_domain(recipe: Recipe) -> dict[str, Any]:
+    """What decides it until that has ended."""
+    first = _first_domain(recipe)
+    content = description(first)
+    training = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
+    parts = [
+        # A part says this of itself: what is made from it may use such a setting earlier.
+        {
+            name: value
+            for name, value in part.content().items()
+            if name not in vars(type(part)).get("of_later_domains", ())
+        }
+        for part in first.method
+    ]
+    return {**content, "method": parts, "training": training}
+
+
+def needs_a_past(part: Part) -> bool:
+    return bool(vars(type(part)).get("needs_a_past"))
 
 
 def _link(path: Path, other: Path) -> None:

@@ -272,6 +272,7 @@ class Part:
         False  # reads it by `sample` alone: its step has one shape on any number of domains
     )
 
+    needs_a_past: ClassVar[bool] = False  # does nothing on the first domain but keep something of it; not inherited
     of_later_domains: ClassVar[tuple[str, ...]] = ()  # settings that do nothing before the second; not inherited
 
     def __post_init__(self) -> None:

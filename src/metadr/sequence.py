@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr import models
-from metadr.beginnings import Beginning, Beginnings
+from metadr.beginnings import Beginning, Beginnings, needs_a_past
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.best_epoch import Best, BestEpoch
 from metadr.clock import Clock
@@ -248,7 +248,7 @@ class DomainSequence:
 
     def _take_over(self, begun: Beginning) -> Pauses:
         """Go on from where another run ended the last of the domains that both begin with."""
-        position, tensors = begun.checkpoint
+        position = begun.checkpoint.position
         ended = self.recipe.order[: begun.num_domains]
         known = {(row["after"], row["on"]): row for row in position["rows"]}
         wanted = [(after, domain.name) for after in (UNTRAINED, *ended) for domain in self.tested]
@@ -257,8 +257,9 @@ class DomainSequence:
             yield from self._test(after=UNTRAINED)
         self.stage, self.taken_over = begun.num_domains, sum(self.steps[: begun.num_domains])
         self._begin()
-        own = self.learner.state()  # of which the turns of images are this domain's, and none has been taken
-        self.learner.load({**tensors, **{name: own[name] for name in own.keys() & {"turns/order"}}})
+        self.learner.load(begun.state_of(self.recipe, self.learner.state()))
+        if begun.num_domains == 1:
+            self.learner.keep_of(self.domains[0], filter(needs_a_past, self.recipe.method))
         if whole:
             self.rows = [known[each] for each in wanted]
         else:

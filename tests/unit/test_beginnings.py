@@ -120,6 +120,34 @@ def test_what_parts_do_on_later_domains_alone_leaves_the_first_shared(
         assert any(not torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.parametrize(
+    ("acting", "fields", "lanes"),
+    [
+        ("", {}, 1),
+        ("", {"stream": True, "sampling": "shuffled", "batch_size": 5}, 4),
+        ("dr", {"tested_by": "domains"}, 4),
+        ("dr", {"later_norm": "fixed"}, 1),
+        ("meta-dr", {}, 4),
+    ],
+)
+def test_methods_share_the_first_domain_where_their_other_parts_need_a_past(
+    acting, fields, lanes, registered_toys, toys, tmp_path
+):
+    others = ("", "er", "gem", "ewc+l2+lwf", "er+gem+l2")
+    names = ["+".join(filter(None, (acting, other))) or "naive" for other in others]
+    names += [] if acting else ["oracle-cumulative"]
+    jobs = [Job(make_recipe("toy-shapes", name, steps=STEPS, **fields), 0) for name in names]
+    for order in (jobs, jobs[::-1]):  # the one with most parts first, too
+        folder = tmp_path / str(jobs.index(order[0]))
+        assert assert_as_alone(order, folder, toys, lanes=lanes) == (1 + 2 * len(jobs)) * STEPS
+
+
+def test_memories_of_several_sizes_share_the_first_domain(registered_toys, toys, tmp_path):
+    memories = [{"memory_per_domain": 2}, {"memory_per_domain": 4}, {"memory_choice": "first"}]
+    jobs = [Job(make_recipe("toy-shapes", "er", steps=STEPS, **each), 0) for each in memories]
+    assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 * len(jobs)) * STEPS
+
+
 def test_what_is_made_from_a_part_may_use_its_settings_earlier(registered_toys):
     class Eager(L2):
         name = "eager"
@@ -144,7 +172,7 @@ def test_what_decides_a_run_decides_its_beginnings(registered_toys):
     usual = make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS)
     others = {
         "seed": (usual, 1),
-        "method": (make_recipe("toy-shapes", "dr+er", order=ORDERS[0], steps=STEPS), 0),
+        "method": (make_recipe("toy-shapes", "dr+meta-dr", order=ORDERS[0], steps=STEPS), 0),
         "part": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, compositions=1), 0),
         "training": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, lr=0.5), 0),
         "precision": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, precision="bf16"), 0),
@@ -397,8 +425,12 @@ def test_a_job_that_waits_lets_others_go_first():
     assert sorted(ended) == ["first", "later", "other"]
 
 
-@pytest.mark.parametrize(("name", "trained"), [("table11", 5 * (4 + 12 + 24 + 24)), ("figure4", 3 * (4 + 33 + 33))])
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("table11", 3 * 4 + 5 * (12 + 24 + 24)), ("figure4", 3 * (4 + 33 + 33)), ("pacs-resnet50", 2 * (3 + 8 * 3 + 4))],
+)
 def test_the_paper_s_orders_and_scenes_share_as_the_pages_say(name, trained):
+    """Of Table 11, GEM and ER have one first domain, and both with DR; of PACS, nine rows have three, and Oracle (all) its own."""
     jobs = [Job(recipe, seed) for recipe, seeds in get_table(name).seeds_of.items() for seed in seeds]
     domains = [len(job.recipe.order) - shared for job, shared in zip(jobs, shared_domains(jobs), strict=True)]
     assert sum(domains) == trained

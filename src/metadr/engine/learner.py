@@ -1,7 +1,7 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -175,7 +175,14 @@ class Learner:
 
     def end_domain(self, domain: Domain) -> None:
         """Let every part keep what it needs of a domain that is about to go, and remember M of its images."""
-        for part in self.recipe.method:
+        self.keep_of(domain, self.recipe.method)
+        if self.training.tested_by == "domains":
+            self._own = self.network.norms.copy()
+            self._statistics = self.network.norms.average(self._statistics)
+
+    def keep_of(self, domain: Domain, parts: Iterable[Part]) -> None:
+        """What these parts need of it, and the memory."""
+        for part in parts:
             self.part_state[part.name] = part.end_domain(domain, self._context(part))
         if self.recipe.memory_per_domain:
             # Drawn in any case, so that the choice moves nothing but the memory.
@@ -185,9 +192,6 @@ class Learner:
             rows = rows[: self.recipe.memory_per_domain].to(domain.train.x.device)
             kept = Split(domain.train.x[rows], domain.train.y[rows])
             self.memory.add(Batch(*kept.to(self.device)))
-        if self.training.tested_by == "domains":
-            self._own = self.network.norms.copy()
-            self._statistics = self.network.norms.average(self._statistics)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint must hold, flat, by name."""

@@ -27,7 +27,7 @@ class EWC(Part):
 
     name: ClassVar[str] = "ewc"
     passes: ClassVar[tuple[str, ...]] = ()
-    of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "anchors")
+    needs_a_past: ClassVar[bool] = True
     revision: ClassVar[int] = 2  # its Fisher is added up in another order, and in full precision also in runs in TF32
 
     strength: float = setting(0.1, "weight of the pull", low=0)

@@ -22,7 +22,7 @@ class GEM(Part):
 
     name: ClassVar[str] = "gem"
     passes: ClassVar[tuple[str, ...]] = ("memory",)
-    of_later_domains: ClassVar[tuple[str, ...]] = ("margin", "ridge")
+    needs_a_past: ClassVar[bool] = True
     uses_memory: ClassVar[bool] = True
 
     margin: float = setting(0.5, "lower bound of the dual variables ('memory strength')", low=0)

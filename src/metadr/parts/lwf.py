@@ -23,7 +23,7 @@ class LwF(Part):
 
     name: ClassVar[str] = "lwf"
     passes: ClassVar[tuple[str, ...]] = ()
-    of_later_domains: ClassVar[tuple[str, ...]] = ("strength", "temperature")
+    needs_a_past: ClassVar[bool] = True
 
     strength: float = setting(1.0, "weight of the distance from what was said before", low=0)
     temperature: float = setting(2.0, "what logits are divided by: the larger, the more small chances count", above=0)

@@ -18,7 +18,7 @@ class Replay(Part):
 
     name: ClassVar[str] = "er"
     passes: ClassVar[tuple[str, ...]] = ()
-    of_later_domains: ClassVar[tuple[str, ...]] = ("replay_batch",)
+    needs_a_past: ClassVar[bool] = True
     revision: ClassVar[int] = 2
     uses_memory: ClassVar[bool] = True
     samples_memory: ClassVar[bool] = True
