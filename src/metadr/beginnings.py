@@ -67,18 +67,13 @@ class Beginnings:
         self._shared = {key for key, those in self._wanted.items() if len(those) > 1}
         self._there = {path.name.partition("-")[0]: path for path in self._folder.glob("*-*.safetensors")}
         self._coming: dict[Run, set[str]] = {}  # what a run that was started will leave
-        self._begun = {run for run in runs if RunDirectory(out, *run).checkpoints()}
+        ended = {run: _num_ended(out, *run) for run in runs}
+        self._begun = {run: count for run, count in ended.items() if count is not None}
 
     def start(self, recipe: Recipe, seed: int) -> None:
         """Call when a run starts: it will leave the beginnings that it has not passed."""
-        checkpoints, ended = RunDirectory(self._out, recipe, seed).checkpoints(), 0
-        if checkpoints:
-            try:
-                ended = read_position(checkpoints[0])["stage"]
-            except (UserError, ValueError, KeyError, TypeError):  # damaged: the run will see to it, and nobody waits
-                ended = len(recipe.order)
-        self._promise((recipe, seed), ended)
-        self._begun.add((recipe, seed))
+        self._begun[recipe, seed] = _num_ended(self._out, recipe, seed) or 0
+        self._promise((recipe, seed), self._begun[recipe, seed])
 
     def end(self, recipe: Recipe, seed: int) -> None:
         """Call when a run is finished: what nobody wants any more is removed."""
@@ -88,6 +83,11 @@ class Beginnings:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # not there, or not empty
             self._folder.rmdir()
+
+    def num_ended(self, recipe: Recipe, seed: int) -> int:
+        """How many domains it need not train on if it starts now: by its own checkpoint, else by what others left."""
+        own = self._begun.get((recipe, seed))
+        return self._longest(self._keys[recipe, seed]) if own is None else own
 
     def waits(self, run: Run, running: Iterable[Run]) -> bool:
         """Whether it should wait for a run that is about to leave a longer beginning than those that are there."""
@@ -180,24 +180,33 @@ def _first_domain(recipe: Recipe) -> Recipe:
 
 
 def _of_first_domain(recipe: Recipe) -> dict[str, Any]:
-    """What decides it until that has ended."""
+    """What decides a run until its first domain has ended."""
     first = _first_domain(recipe)
     content = description(first)
     training = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
-    parts = [
-        # A part says this of itself: what is made from it may use such a setting earlier.
-        {
-            name: value
-            for name, value in part.content().items()
-            if name not in vars(type(part)).get("of_later_domains", ())
-        }
-        for part in first.method
-    ]
-    return {**content, "method": parts, "training": training}
+    return {**content, "method": [_at_first(part) for part in first.method], "training": training}
 
 
+# Parts say these of themselves: what is made from one may act, or use such a setting, earlier.
 def needs_a_past(part: Part) -> bool:
     return bool(vars(type(part)).get("needs_a_past"))
+
+
+def _at_first(part: Part) -> dict[str, Any]:
+    later = vars(type(part)).get("of_later_domains", ())
+    return {name: value for name, value in part.content().items() if name not in later}
+
+
+def _num_ended(out: str | Path, recipe: Recipe, seed: int) -> int | None:
+    """How many domains a run had ended at its newest checkpoint; none without one."""
+    checkpoints = RunDirectory(out, recipe, seed).checkpoints()
+    if not checkpoints:
+        return None
+    try:
+        ended: int = read_position(checkpoints[0])["stage"]
+    except (UserError, ValueError, KeyError, TypeError):  # damaged: the run will see to it, and nobody waits
+        return len(recipe.order)
+    return ended
 
 
 def _link(path: Path, other: Path) -> None:

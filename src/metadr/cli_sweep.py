@@ -45,6 +45,7 @@ def sweep(
     device: Device = "auto",
     lanes: Annotated[str, typer.Option(help="runs side by side on a GPU: a number, or auto")] = "auto",
     minutes: Annotated[float | None, typer.Option(min=0, help="stop at a checkpoint after so long")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="start only runs that will end within --minutes")] = False,
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE", help="finished runs as one file, made anew as runs end")
     ] = None,
@@ -55,6 +56,8 @@ def sweep(
     fields = assignments(set_ or [])
     if weights is not None and "weights" in fields:
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
+    if whole and minutes is None:
+        raise UserError("--whole starts only runs that will end in time, and no time is given. Add --minutes 9 or so.")
     usual = [get_table(name, tiny=tiny).with_seeds(seeds) for name in dict.fromkeys(tables)]
     _sweep_and_report(
         as_asked(usual, row or [], fields, weights, tiny=tiny),
@@ -63,6 +66,7 @@ def sweep(
         lanes=_lanes(lanes),
         capture=not eager,
         minutes=minutes,
+        whole=whole,
         rows=row or [],
         seeds=seed or [],
         pack=pack,
@@ -140,6 +144,7 @@ def _sweep_and_report(
     *,
     device: str,
     minutes: float | None = None,
+    whole: bool = False,
     rows: Sequence[str] = (),
     seeds: Collection[int] = (),
     pack: Path | None = None,
@@ -167,9 +172,12 @@ def _sweep_and_report(
     if jobs.missing:
         cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
         console.print(str(cost), soft_wrap=True)
-    started = time.monotonic()
+    started, in_time = time.monotonic(), stop.seconds_left if whole else None
     with stop, watching as watch:
-        outcome = sweep_jobs(jobs.missing, out=out, device=device, watcher=watch, stop=stop, **options)
+        outcome = sweep_jobs(
+            jobs.missing, out=out, device=device, watcher=watch, stop=stop, seconds_left=in_time, **options
+        )
+    time_is_up = stop.out_of_time  # before the report, which takes time too
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if stop.interrupted and left:
         raise Stopped
@@ -181,7 +189,8 @@ def _sweep_and_report(
         console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
-        console.print(f"Time is up with {runs} left. The same command goes on from the last checkpoints.")
+        told = f"Time is up with {runs} left" if time_is_up else f"Left out: {runs} that would not have ended in time"
+        console.print(f"{told}. The same command goes on from the last checkpoints.")
     if outcome.failed:
         titles = titles_of(jobs.missing)
         reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)

@@ -73,26 +73,30 @@ def interleave(
     *,
     kind: Callable[[Job], Hashable] = lambda job: job,
     waits: Callable[[Job, Collection[Job]], bool] = lambda job, running: False,
+    fits: Callable[[Job], bool] = lambda job: True,
 ) -> Generator[Happened[Job], None, None]:
     """Give every job its turns until all have ended or `stop` says so; what is then running stops at a checkpoint.
 
     A run that finds no memory beside others waits until there are fewer of them, and one that then finds none again,
     until all others have ended. Jobs of one `kind` take the same time. A job that `waits` for one of those that are
-    running lets those behind it go first.
+    running lets those behind it go first. One that no longer `fits` is not started; with none running, those are left.
     """
     waiting, running, late = deque(jobs), list[Lane[Job]](), deque[Job]()
     width, put_back = _Width(lanes, device, kind), Counter[Job]()
+
+    def next_job() -> Job | None:
+        at_once = [lane.job for lane in running]
+        return next((job for job in waiting if fits(job) and not waits(job, at_once)), None)
+
     try:
         while (waiting or running or late) and not stop():
-            if not waiting and not running:
+            if late and not running and next_job() is None:
                 waiting.append(late.popleft())  # alone
-            while waiting and len(running) < width.now:
-                jobs_now = [lane.job for lane in running]
-                job = next((each for each in waiting if not waits(each, jobs_now)), None)
-                if job is None:
-                    break
+            while len(running) < width.now and (job := next_job()) is not None:
                 waiting.remove(job)
                 running.append(Lane(job, start(job)))
+            if not running and not late:
+                break
             for lane in list(running):
                 happened = lane.turn()
                 if happened is not None:
@@ -110,8 +114,7 @@ def interleave(
                         yield happened
                 if stop():
                     break
-            at_once = [lane.job for lane in running]
-            width.look(running, more=any(not waits(job, at_once) for job in waiting))
+            width.look(running, more=next_job() is not None)
     finally:
         with ExitStack() as closing:  # all of them, whatever one of them raises
             for lane in reversed(running):

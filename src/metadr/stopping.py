@@ -1,5 +1,6 @@
 """Stopping in good order: on Ctrl-C, when the system asks for it, or when the time is up."""
 
+import math
 import os
 import signal
 import threading
@@ -24,7 +25,7 @@ class Stop:
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, minutes: float | None = None) -> None:
-        self._deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        self._deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
         self._before: dict[int, Any] = {}
         self.interrupted = False
 
@@ -33,7 +34,10 @@ class Stop:
 
     @property
     def out_of_time(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+        return self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():  # signals belong to it alone

@@ -1,7 +1,8 @@
 """Sweeps: recipes times seeds, less the runs that are finished."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -162,6 +163,7 @@ def sweep(
     capture: bool = True,
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = lambda: False,
+    seconds_left: Callable[[], float] | None = None,
 ) -> Outcome:
     """Run the jobs, as many side by side as there are lanes. A failed run keeps its traceback; the others go on.
 
@@ -173,6 +175,7 @@ def sweep(
         capture: on a GPU, record a step once and replay it.
         watcher: told of every turn.
         stop: asked between turns; once it is true, what is running stops at a checkpoint.
+        seconds_left: asked before a run starts; one that takes longer, by others of its method so far, is not started.
     """
     chosen = pick_device(device)  # a wrong one is refused once, not once a run
     for training in {training_of(job.recipe) for job in jobs}:
@@ -189,24 +192,30 @@ def sweep(
         where: dict[str, Any] = {"out": out, "device": str(chosen), "beginnings": beginnings}
         return advance(job.recipe, job.seed, **where, checkpoint_seconds=seconds, capture=capture)
 
-    for happened in interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=beginnings.waits):
-        job = happened.job
+    def fits(job: Job) -> bool:
+        return seconds_left is None or tally.seconds_for(job, beginnings.num_ended(*job)) <= seconds_left()
+
+    for happened in interleave(
+        jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=beginnings.waits, fits=fits
+    ):
+        job, became = happened.job, ""
         if happened.progress is not None:
             tally.went_on(job, happened.progress)
             if watcher:
                 watcher.show(titles[job], happened.progress)
+        elif happened.waits:
+            tally.put_back(job)
+            became = "waits, for there is no memory beside the others"
         elif happened.error is not None:
             outcome.failed.append((job, _keep(happened.error, happened.trace, RunDirectory(out, job.recipe, job.seed))))
-        elif not happened.waits:
+            became = f"failed in {tally.ended(job):.0f} s"
+        else:
             outcome.done.append(job)
             beginnings.end(*job)
+            became = f"done in {tally.ended(job):.0f} s"
         if watcher:
-            if happened.waits:
-                tally.put_back(job)
-                watcher.end(titles[job], f"{titles[job]}: waits, for there is no memory beside the others")
-            elif happened.progress is None:
-                what = "failed" if happened.error else "done"
-                watcher.end(titles[job], f"{titles[job]}: {what} in {tally.ended(job):.0f} s")
+            if became:
+                watcher.end(titles[job], f"{titles[job]}: {became}")
             watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
 
@@ -223,35 +232,56 @@ def _keep(error: BaseException, trace: str, directory: RunDirectory) -> str:
 
 
 class _Tally:
-    """Counts steps, to say how long a sweep will take."""
+    """Counts steps, to say how long a sweep will take, and a run of it."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         taken_over = dict(zip(jobs, shared_domains(jobs), strict=True))  # from those before it
-        self.skipped = {job: sum(steps_of(job.recipe)[:shared]) for job, shared in taken_over.items()}
-        self.total = {job: sum(steps_of(job.recipe)) - self.skipped[job] for job in jobs}
+        self.steps = {job: steps_of(job.recipe) for job in jobs}  # on each domain
+        self.skipped = {job: sum(self.steps[job][:shared]) for job, shared in taken_over.items()}
+        self.total = {job: sum(self.steps[job]) - self.skipped[job] for job in jobs}
         self.first: dict[Job, int] = {}  # steps that a job had taken when it went on here
         self.taken: dict[Job, int] = {}
         self.started: dict[Job, float] = {}
         self.running: set[Job] = set()
         self.began = time.monotonic()
+        self.alike = {job: (job.recipe.benchmark, job.recipe.method_name) for job in jobs}
+        self.told: dict[Job, int] = {}  # all steps of a job, when it last told of them
+        self.since: dict[Job, float] = {}  # when that was, or when it was started
+        self.known_steps, self.known_seconds = Counter[Hashable](), defaultdict[Hashable, float](float)
 
     def start(self, job: Job) -> None:
         self.running.add(job)
-        self.started[job] = time.monotonic()
+        self.started[job] = self.since[job] = time.monotonic()
+        self.told.pop(job, None)
 
     def went_on(self, job: Job, now: Progress) -> None:
         self.taken[job] = max(0, now.taken - self.skipped[job])
         self.first.setdefault(job, self.taken[job])
+        self._learn(job, now.taken - self.told.get(job, now.taken))  # from where it went on, it tells first
+        self.told[job] = now.taken
 
     def put_back(self, job: Job) -> None:
         self.running.discard(job)
 
     def ended(self, job: Job) -> float:
         self.running.discard(job)
+        self._learn(job, 0)  # its last test took time as well
         # What is missing of a failed run, or was there before, nobody takes here.
         self.first[job] = self.first.get(job, 0) + self.total[job] - self.taken.get(job, 0)
         self.taken[job] = self.total[job]
         return time.monotonic() - self.started[job]
+
+    def seconds_for(self, job: Job, num_ended: int) -> float:
+        """What a run takes in a lane that has ended so many domains; 0 where nothing is known of its method."""
+        # Not by `total`: the run from which it was to take over a beginning may not have been started.
+        steps, seconds = self.known_steps[self.alike[job]], self.known_seconds[self.alike[job]]
+        return sum(self.steps[job][num_ended:]) * seconds / steps if steps else 0.0
+
+    def _learn(self, job: Job, steps: int) -> None:
+        """So many steps were taken in the time since it last told; its start and its tests are part of that."""
+        self.known_steps[self.alike[job]] += steps
+        self.known_seconds[self.alike[job]] += time.monotonic() - self.since[job]
+        self.since[job] = time.monotonic()
 
     def standing(self, ended: int) -> Standing:
         steps = sum(self.taken[job] - self.first[job] for job in self.taken)

@@ -18,6 +18,7 @@ from metadr import listing, sweep
 from metadr.benchmarks import BENCHMARKS, recipe_names
 from metadr.parts import PARTS
 from metadr.recipes import TABLES, get_table
+from metadr.stopping import Stop
 from metadr.store import RunDirectory
 from metadr.transforms import SETS, TRANSFORMS
 
@@ -180,6 +181,33 @@ def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(command: Command, t
     assert ended.out.count("done in") == 3
     assert "Time is up" not in ended.out
     assert len(done_times(tmp_path)) == 3
+
+
+def test_a_sweep_of_whole_runs_leaves_those_that_would_not_end_in_time(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("sweep", "demo", "--tiny", "--seeds", 3, "--out", tmp_path, "--device", "cpu", "--minutes", 60)
+    monkeypatch.setattr(Stop, "seconds_left", lambda self: 1e-6)  # always: it is never up, and nothing would end in it
+    some = command(*words, "--whole")
+    assert (some.code, some.err) == (0, "")
+    assert some.out.count("done in") == 3  # the first of each method, of which nothing is known
+    assert "demo: 3 of 9 runs done, 0 failed" in some.out
+    assert some.out.endswith(
+        "Left out: 6 runs that would not have ended in time. The same command goes on from the last checkpoints.\n"
+    )
+    others = command(*words)
+    assert (others.code, others.err) == (0, "")
+    assert others.out.count("done in") == 6
+    assert "Left out" not in others.out
+    assert len(done_times(tmp_path)) == 9
+
+
+def test_whole_runs_without_a_time_are_one_sentence(command: Command, tmp_path: Path) -> None:
+    ended = command("sweep", "demo", "--tiny", "--out", tmp_path, "--whole")
+    assert (ended.code, ended.out) == (2, "")
+    told = "--whole starts only runs that will end in time, and no time is given. Add --minutes 9 or so."
+    assert ended.err == f"Error: {told}\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("lanes", ["0", "-1", "many", "1.5", "²", ""])

@@ -282,6 +282,51 @@ def test_a_run_that_cannot_be_closed_does_not_keep_the_others_from_it():
     assert raised.tb is not None  # held until here: it keeps the frames from being closed by the way
 
 
+# What fits in the time that is left.
+
+
+def not_for_ever() -> Callable[[], bool]:
+    """A stop that never comes, and fails where nothing else ends the turns."""
+    count = itertools.count()
+
+    def stop() -> bool:
+        assert next(count) < 100
+        return False
+
+    return stop
+
+
+def test_a_job_that_does_not_fit_lets_those_behind_it_go_first_and_is_left():
+    runs = Runs(a=2, b=9, c=1)
+    happened = runs.play(2, fits=lambda job: job != "b", stop=not_for_ever())
+    assert summary(happened) == "a1 c1 a2 c. a."
+    assert runs.started == ["a", "c"]
+
+
+def test_a_job_that_did_not_fit_may_do_so_later():
+    runs = Runs(a=3, b=1)
+    happened = runs.play(2, fits=lambda job: job == "a" or len(runs.log) >= 2, stop=not_for_ever())
+    assert summary(happened) == "a1 a2 a3 b1 a. b."
+
+
+def test_where_nothing_fits_nothing_is_started():
+    runs = Runs(a=1, b=1)
+    assert runs.play(2, fits=lambda job: False, stop=not_for_ever()) == []
+    assert runs.started == []
+
+
+@pytest.mark.parametrize(("starts", "ends"), [(3, " c1 c."), (2, "")], ids=["fits", "does not fit any more"])
+def test_a_run_that_found_no_memory_comes_last_though_others_that_do_not_fit_are_left(starts, ends):
+    full = torch.OutOfMemoryError
+    runs = Runs(a=2, b=4, c=[full("beside two"), full("beside one"), 1], d=1)
+
+    def fits(job: str) -> bool:
+        return job in "ab" or (job == "c" and runs.started.count("c") < starts)
+
+    assert summary(runs.play(3, fits=fits, stop=not_for_ever())) == f"a1 b1 c~ a2 b2 a. b3 b4 c~ b.{ends}"
+    assert "d" not in runs.started
+
+
 # How many lanes 'auto' finds.
 
 
@@ -553,13 +598,17 @@ def clock(monkeypatch) -> Callable[[float], None]:
     return pass_by
 
 
-@pytest.fixture
-def tally(registered_toys, classification, clock) -> Any:
-    """Of two runs of three domains of 100 steps."""
-    jobs = jobs_of(classification, (), (MetaDR(),), steps=100)
-    made = sweep_module._Tally(jobs)
+def tally_of(toy, **runs: int) -> Any:
+    """Of runs of three domains of 100 steps, with two methods."""
+    jobs = jobs_of(toy, (), (MetaDR(),), steps=100, **runs)
+    made: Any = sweep_module._Tally(jobs)
     made.jobs = jobs
     return made
+
+
+@pytest.fixture
+def tally(registered_toys, classification, clock) -> Any:
+    return tally_of(classification)
 
 
 def test_a_sweep_says_how_far_it_is_and_how_long_it_will_take(tally, clock):
@@ -623,3 +672,94 @@ def test_a_reason_that_many_share_is_told_once():
     )
     many = [(f"run {number}", "It is full.") for number in range(11)]
     assert each_reason_once(many).endswith("run 6, run 7 and 3 more: It is full.")
+
+
+# What a run will take.
+
+
+@pytest.fixture
+def tally_of_four(registered_toys, classification, clock) -> Any:
+    return tally_of(classification, seeds=2)
+
+
+def test_a_run_will_take_what_others_of_its_method_took_a_step(tally_of_four, clock):
+    tally = tally_of_four
+    first, other, second, another = tally.jobs
+    tally.start(first)
+    clock(3)
+    tally.went_on(first, progress(10, num_stages=3, num_steps=100))
+    assert tally.seconds_for(second, 0) == 0  # some of these ten steps may have been there before
+    clock(9)
+    tally.went_on(first, progress(70, num_stages=3, num_steps=100))
+    assert tally.seconds_for(second, 0) == 300 * 12 / 60  # its start counts
+    assert tally.seconds_for(second, 2) == 100 * 12 / 60
+    assert tally.seconds_for(another, 0) == 0
+    tally.start(second)
+    clock(8)
+    tally.went_on(second, progress(50, stage=1, num_stages=3, num_steps=100))
+    clock(20)
+    tally.went_on(second, progress(90, stage=1, num_stages=3, num_steps=100))
+    assert tally.seconds_for(first, 0) == 300 * (12 + 28) / (60 + 40)  # side by side, each in a lane of its own
+    clock(10)
+    tally.ended(second)
+    assert tally.seconds_for(first, 0) == 300 * (12 + 38) / (60 + 40)  # and its last test
+    tally.start(other)
+    tally.ended(other)  # which failed before its first step
+    assert tally.seconds_for(another, 0) == 0
+
+
+def test_steps_that_are_taken_again_are_no_fewer(tally_of_four, clock):
+    """A run that found no memory goes on from its last checkpoint."""
+    tally = tally_of_four
+    first, _, second, _ = tally.jobs
+    for taken in (10, 60):
+        tally.start(first)
+        tally.went_on(first, progress(taken, num_stages=3, num_steps=100))
+        clock(5)
+        tally.went_on(first, progress(taken + 50, num_stages=3, num_steps=100))
+        tally.put_back(first)
+        clock(70)  # in no lane
+    tally.start(first)
+    tally.went_on(first, progress(20, num_stages=3, num_steps=100))
+    assert tally.seconds_for(second, 0) == 300 * 10 / 100
+
+
+@pytest.fixture
+def steady(monkeypatch, clock) -> None:
+    """Runs that train nothing: a step of naive takes a second, one of any other method a tenth."""
+
+    def advance(recipe: Recipe, seed: int, **_: Any) -> Iterator[Progress]:
+        for stage, step in itertools.product(range(3), range(10, 101, 10)):
+            clock(10 * (0.1 if recipe.method else 1.0))
+            yield progress(step, stage=stage, num_stages=3, num_steps=100)
+
+    monkeypatch.setattr(sweep_module, "advance", advance)
+
+
+def whole(jobs: list[Job], out: Path, seconds: float) -> list[Job]:
+    """What a sweep of so many seconds does, of runs that end in that time."""
+    deadline = sweep_module.time.monotonic() + seconds
+    outcome = sweep(jobs, out=out, device="cpu", seconds_left=lambda: deadline - sweep_module.time.monotonic())
+    assert outcome.failed == []
+    return outcome.done
+
+
+def test_a_sweep_starts_only_runs_that_end_in_time(registered_toys, classification, steady, tmp_path):
+    jobs = jobs_of(classification, (), (Randomize(),), seeds=3, steps=100)
+    slow, fast, slow_again, fast_again, _, fast_at_last = jobs
+    # 300 seconds and 30: after two of each, there is time for another of the fast ones alone.
+    assert whole(jobs, tmp_path, 720) == [slow, fast, slow_again, fast_again, fast_at_last]
+    assert whole(jobs, tmp_path, 660 + 29) == [slow, fast, slow_again, fast_again]
+    assert whole(jobs, tmp_path, 310) == [slow, fast]  # of which nothing was known
+    assert len(whole(jobs, tmp_path, 1200)) == 6
+
+
+def test_a_beginning_that_nobody_has_left_saves_no_time(registered_toys, classification, steady, tmp_path):
+    """Two orders of the domains begin alike: the second would take 200 seconds, if there were 300 for the first."""
+    recipe = classification.recipe(overrides=(("steps", 100),))
+    first, *others = recipe.order
+    other = dataclasses.replace(recipe, order=(first, *reversed(others)))
+    jobs = [Job(recipe, 1), Job(recipe, 0), Job(other, 0)]
+    assert sweep_module._Tally(jobs).total[jobs[2]] == 200
+    assert whole(jobs, tmp_path, 300 + 250) == jobs[:1]
+    assert whole(jobs, tmp_path, 600 + 350) == jobs

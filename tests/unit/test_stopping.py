@@ -1,5 +1,6 @@
 """Stopping: the first signal asks, the second interrupts, time runs out, and handlers are put back."""
 
+import math
 import os
 import signal
 import threading
@@ -96,6 +97,7 @@ def test_time_runs_out(clock):
     stop = Stop(minutes=1.5)
     clock(89)
     assert not stop()
+    assert stop.seconds_left() == 1
     clock(1)
     assert stop()
     assert stop.out_of_time
@@ -111,6 +113,7 @@ def test_without_a_limit_time_never_runs_out(clock):
     clock(1e9)
     assert not stop()
     assert not stop.out_of_time
+    assert stop.seconds_left() == math.inf
 
 
 def test_outside_the_main_thread_only_the_time_counts(clock):
