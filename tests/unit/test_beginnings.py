@@ -445,7 +445,7 @@ def test_a_job_that_waits_lets_others_go_first():
     [("table11", 3 * 4 + 5 * (12 + 24 + 24)), ("figure4", 3 * (4 + 33 + 33)), ("pacs-resnet50", 2 * (3 + 8 * 3 + 4))],
 )
 def test_the_paper_s_orders_and_scenes_share_as_the_pages_say(name, trained):
-    """GEM and ER have one first domain, and both with DR; PACS has three for all rows but Oracle (all), which has its own."""
+    """GEM and ER have one first domain, and both with DR; PACS has three, and Oracle (all) its own."""
     jobs = [Job(recipe, seed) for recipe, seeds in get_table(name).seeds_of.items() for seed in seeds]
     domains = [len(job.recipe.order) - shared for job, shared in zip(jobs, shared_domains(jobs), strict=True)]
     assert sum(domains) == trained
