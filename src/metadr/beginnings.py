@@ -175,7 +175,7 @@ def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[s
 def _first_domain(recipe: Recipe) -> Recipe:
     """What a run is on its first domain; tests on others can still be made up for."""
     acting = tuple(part for part in recipe.method if not needs_a_past(part))
-    memory = {"memory_per_domain": 0, "memory_choice": "random"}
+    memory: dict[str, Any] = {"memory_per_domain": 0, "memory_choice": "random"}
     return dataclasses.replace(recipe, order=recipe.order[:1], tested=(), method=acting, access="current", **memory)
 
 
