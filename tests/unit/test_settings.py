@@ -207,7 +207,7 @@ def test_unknown_name_lists_all_where_none_is_close():
         (lambda: Training(lr=0), "The 'lr' parameter of Training must be a number > 0. Got 0 instead."),
         (
             lambda: Training(batch_norm="clean+dirty"),
-            "The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of inner, clean, recall, adapt. "
+            "The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of memory, inner, clean, recall, adapt. "
             "Got 'clean+dirty' instead.",
         ),
     ],
@@ -256,7 +256,7 @@ def test_order_names_each_domain_once(order):
 @pytest.mark.parametrize(
     ("policy", "passes"),
     [
-        ("all", ("inner", "clean", "recall", "adapt")),
+        ("all", ("memory", "inner", "clean", "recall", "adapt")),
         ("none", ()),
         ("clean", ("clean",)),
         ("adapt+inner", ("inner", "adapt")),
@@ -269,7 +269,7 @@ def test_policy_names_passes_in_any_order(policy, passes):
 
 def test_policy_has_one_spelling():
     assert Training(batch_norm="adapt+clean+adapt") == Training(batch_norm="clean+adapt")
-    assert Training(batch_norm="recall+clean+inner+adapt").batch_norm == "all"
+    assert Training(batch_norm="recall+clean+inner+memory+adapt").batch_norm == "all"
     for passes in itertools.chain(*(itertools.combinations(STATISTICS_ORDER, size) for size in range(1, 5))):
         for spelling in itertools.permutations(passes):
             policy = Training(batch_norm="+".join(spelling)).batch_norm
