@@ -43,8 +43,18 @@ NETWORKS = {"ResNet-18, first 7x7 by 2 and pooling": {}, **OTHER_NETWORKS}
 POLICIES = ("clean", "clean+recall+adapt", "all")
 OF_ER = ({"later_lr": 0.001}, {"later_lr": 0.01})
 OF_GEM = ({"batch_norm": "clean"}, {"batch_norm": "memory+clean"})
-OF_META = ({"later_lr": 0.001, "per": "batch"}, {"later_lr": 0.01, "per": "batch"}, {"later_lr": 0.01, "per": "image"})
-IN_WORDS = {"later_lr": "later rate", "batch_norm": "batch norm moved by", "per": "one T for every"}
+OF_META = (
+    {"later_lr": 0.001, "per": "batch", "inner_replay": True},
+    {"later_lr": 0.01, "per": "batch", "inner_replay": True},
+    {"later_lr": 0.01, "per": "image", "inner_replay": True},
+    {"later_lr": 0.01, "per": "image", "inner_replay": False},
+)
+IN_WORDS = {
+    "later_lr": "later rate",
+    "batch_norm": "batch norm moved by",
+    "per": "one T for every",
+    "inner_replay": "memory in the simulated step",
+}
 TERMS: dict[str, dict[str, Any]] = {"recall": {"adapt": 0.0}, "adapt": {"recall": 0.0}}
 
 
