@@ -48,8 +48,10 @@ OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
 OF_META: Changes = {
     "T for every image": {"per": "image"},
     "the clean pass alone": {"batch_norm": "clean"},
+    "the simulated step's pass alone": {"batch_norm": "inner"},
     "statistics over ten times as many passes": {"norm_momentum": 0.01},
     "T for every image, the clean pass alone": {"per": "image", "batch_norm": "clean"},
+    "T for every image, the simulated step's pass alone": {"per": "image", "batch_norm": "inner"},
     "T for every image, the passes before the simulated step": {"per": "image", "batch_norm": "inner+clean"},
 }
 OTHERWISE_META: Changes = {
