@@ -306,10 +306,13 @@ def test_mistakes_are_one_sentence(finished: metadr.Result, monkeypatch: pytest.
         changed = {**vars(BENCHMARKS["toy-shapes"]), "load": lambda name: darker._replace(name=name)}
         patch.setitem(BENCHMARKS, "toy-shapes", metadr.Benchmark(**changed))
         assert "The data here are not those of run" in refused()
-    newest, oldest = sorted(finished.path.glob("checkpoint-*"), reverse=True)
-    newest.unlink()
+    directory = RunDirectory.at(finished.path, json.loads((finished.path / "recipe.json").read_text()))
+    end = directory.load()
+    directory.save(end._replace(position={**end.position, "stage": 1}))
+    directory.settle()
     assert "is not of its end" in refused()
-    oldest.unlink()
+    for path in directory.checkpoints():
+        path.unlink()
     assert "has no checkpoint, and so no weights to test" in refused()
     (finished.path / "done.json").unlink()
     assert "No finished run in" in refused()
