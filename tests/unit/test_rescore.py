@@ -192,6 +192,8 @@ def test_a_run_that_stops_in_its_last_test_ends_with_the_same_rows(
         return told
 
     monkeypatch.setattr(DomainSequence, "_told", pausing)
+    # As many pauses in every run, however long a checkpoint takes to write.
+    monkeypatch.setattr(RunDirectory, "writing", property(lambda directory: bool(directory.settle())))
     whole = registered_toys["classification"].recipe(overrides=(("steps", 2),))
     names = whole.order
     recipe = dataclasses.replace(whole, order=names[:2], tested=names[2:])
