@@ -370,6 +370,9 @@ def test_rendered_tables_stand_beside_the_paper_and_say_what_they_are(name: str,
     assert {recipe.benchmark for recipe in table.recipes} == {"vkitti2-rendered"}
     assert any("Rendered here" in note and "not its images" in note for note in table.notes)
     assert any("ResNet-50" in note for note in table.notes)
+    assert any("frames of 416x128" in note for note in table.notes)
+    memories = {recipe.memory_per_domain for recipe in table.recipes} - {0}
+    assert [f"keeps {memory} frames" in table.notes[-1] for memory in memories] == [True] * (paper == "figure4")
     assert made.columns == columns_of(paper)
     own = {place: cell.paper for place, cell in made.cells.items() if cell.paper is not None}
     assert own == {place: cell for place, cell in PAPER[paper].items() if place[0] in made.rows}
