@@ -397,6 +397,7 @@ class Benchmark:
     configure: "Callable[[Any], Benchmark] | None" = None
     prepare: Callable[[tuple[str, ...], Watch | None], Mapping[str, Found]] | None = None
     num_train: Callable[[str], int] | None = None  # training images of a domain, where that is quicker than loading it
+    size_of: Callable[[str], str] | None = None  # WIDTHxHEIGHT of a domain's images, where copies of the data differ
 
     def fingerprint_of(self, order: tuple[str, ...]) -> str:
         """The fingerprint of the domains that a recipe uses; the others need not be there."""

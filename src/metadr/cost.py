@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr.beginnings import shared_domains
-from metadr.benchmarks import steps_of, training_of
+from metadr.benchmarks import BENCHMARKS, benchmark_of, steps_of, training_of
 from metadr.core import Recipe
 from metadr.display import duration
 from metadr.errors import UserError
@@ -20,7 +20,7 @@ from metadr.provenance import published_files
 from metadr.store import RunDirectory, finished_runs, method_name_of, whole_training
 from metadr.sweep import Job
 
-IMAGE_SIDE = {"digits": 32, "pacs": 224, "vkitti2": "1242x375"}  # of the benchmarks for which steps were measured
+IMAGE_SIDE = {"digits": 32, "pacs": 224}  # of benchmarks whose images have one size; those of others are looked at
 # The settings of Training that decide how long a step takes, by and large.
 DECIDING = ("model", "batch_size", "precision", "deterministic", "recompute")
 Rates = dict[str, float]  # kind of run -> seconds a step
@@ -75,13 +75,19 @@ def _steps_left(job: Job, out: str | Path, shared: int) -> int:
 
 def _kind(recipe: Recipe) -> str:
     """What decides how long a step takes, by and large."""
-    training = training_of(recipe)
+    training, benchmark = training_of(recipe), benchmark_of(recipe)
+    images = benchmark.size_of(recipe.order[0]) if benchmark.size_of else None
     size = tuple(getattr(training, name) for name in DECIDING)
-    return _named(recipe.benchmark, recipe.method_name, size)
+    return _named(recipe.benchmark, images, recipe.method_name, size)
 
 
-def _named(benchmark: str, method: str, size: tuple[Any, ...]) -> str:
-    return json.dumps([benchmark, method, *size])
+def _named(benchmark: str, images: str | None, method: str, size: tuple[Any, ...]) -> str:
+    return json.dumps([benchmark, images, method, *size])
+
+
+def _has_sizes(name: str) -> bool:
+    """Whether a benchmark's images may be of another size in another copy of its data."""
+    return name in BENCHMARKS and BENCHMARKS[name].size_of is not None
 
 
 def _finished(out: str | Path, device: torch.device) -> Rates:
@@ -94,7 +100,8 @@ def _finished(out: str | Path, device: torch.device) -> Rates:
             )
             training = whole_training(identity)
             size = tuple(training[name] for name in DECIDING)
-            kind = _named(identity["benchmark"], method_name_of(identity), size)
+            images = "{1}x{0}".format(*made["images"]) if _has_sizes(identity["benchmark"]) else None
+            kind = _named(identity["benchmark"], images, method_name_of(identity), size)
             steps = done.get("steps", training["steps"] * len(identity["order"]))  # older runs do not say
             if torch.device(made["device"]).type == "cpu":  # one at a time, on all cores
                 done.setdefault("own_seconds", done["seconds"])
@@ -126,11 +133,12 @@ def _gpu(device: torch.device) -> str | None:
 
 def _measured_in(measured: dict[str, Any], *, side_by_side: bool) -> Rates:
     rates: Rates = {}
-    for benchmark, side in IMAGE_SIDE.items():
-        for row in measured["rows"] if measured["size"] == side else ():
+    fixed = [(name, None) for name, side in IMAGE_SIDE.items() if side == measured["size"]]
+    for benchmark, images in (*fixed, *((name, measured["size"]) for name in filter(_has_sizes, BENCHMARKS))):
+        for row in measured["rows"]:
             ours = re.fullmatch(r"metadr(, \d+ lanes)?", row["contender"])  # deterministic, nothing computed again
             if ours and (side_by_side or not ours[1]):
                 size = (measured["model"], measured["batch"], row["precision"], True, False)
-                kind = _named(benchmark, row["method"], size)
+                kind = _named(benchmark, images, row["method"], size)
                 rates[kind] = min(row["ms"] / 1000, rates.get(kind, float("inf")))
     return rates

@@ -23,7 +23,7 @@ from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.evaluate import Told, by_batches, details, score, suite_iou, tell
 from metadr.provenance import environment
-from metadr.store import Checkpoint, RunDirectory
+from metadr.store import NETWORK, Checkpoint, RunDirectory
 
 UNTRAINED = "untrained"
 BY_BATCH = "by_batch"  # in a row of the last test: the score by the statistics of every tested batch
@@ -119,6 +119,7 @@ class DomainSequence:
         self.directory.settle()
         (self.directory.path / "failed.json").unlink(missing_ok=True)  # of an attempt in a sweep
         self.directory.write("done.json", {**self._times(), "steps": sum(self.steps) - self.taken_over})
+        self.directory.keep_newest()
 
     def _next_stage(self) -> None:
         self.stage, self.step, self.epochs = self.stage + 1, 0, None
@@ -332,9 +333,14 @@ class DomainSequence:
             "taken_over": self.taken_over,
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
-        self.directory.save(Checkpoint(position, self.learner.state()), written)
+        self.directory.save(Checkpoint(position, self._state()), written)
         self.directory.write("rows.json", self.rows)
         self._saved_at = time.monotonic()
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """All that going on takes; at the end, where nothing goes on, the network: a third of it with Adam."""
+        state, ended = self.learner.state(), self.stage == len(self.domains)
+        return {name: value for name, value in state.items() if name.startswith(NETWORK)} if ended else state
 
     def _times(self) -> dict[str, float]:
         """Seconds since the run began, without those between a stop and going on; and of its own turns."""

@@ -50,6 +50,7 @@ LATER_FIELDS = (
 ARITHMETIC = ("precision", "deterministic", "stream", "recompute")
 RESUMED = "resumed"  # in a run's environment: what else it went on with, one after another
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
+NETWORK = "model/"  # before the names of a checkpoint's tensors that are the network's
 
 
 class Busy(UserError):
@@ -166,8 +167,7 @@ class Checkpoint(NamedTuple):
     @property
     def network(self) -> dict[str, Tensor]:
         """What of it is the network's state."""
-        prefix = "model/"
-        return {name[len(prefix) :]: value for name, value in self.tensors.items() if name.startswith(prefix)}
+        return {name[len(NETWORK) :]: value for name, value in self.tensors.items() if name.startswith(NETWORK)}
 
 
 class RunDirectory:
@@ -176,7 +176,7 @@ class RunDirectory:
     recipe.json        what is run: the identity that the key is the hash of
     environment.json   what it runs on
     rows.json          the scores so far, one row per (after domain, on domain)
-    checkpoint-*       the newest two moments; the name carries the hash of the content
+    checkpoint-*       the newest two moments, of a finished run its end; the name carries the hash of the content
     done.json          written last: without it the run is not finished
     """
 
@@ -314,6 +314,11 @@ class RunDirectory:
     def checkpoints(self) -> list[Path]:
         """Newest first."""
         return sorted(self.path.glob("checkpoint-*.safetensors"), key=_count, reverse=True)
+
+    def keep_newest(self) -> None:
+        """Drop the checkpoints that only a run that goes on would fall back on."""
+        for old in self.checkpoints()[1:]:
+            old.unlink(missing_ok=True)
 
     def _check_identity(self) -> None:
         if not (self.path / "recipe.json").exists():

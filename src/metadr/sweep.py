@@ -35,21 +35,30 @@ class Job(NamedTuple):
 
 def titles_of(jobs: Sequence[Job]) -> dict[Job, str]:
     """A title for every job; where several would have the same, what tells them apart is added."""
-    alike: dict[str, list[Job]] = {}
-    for job in dict.fromkeys(jobs):
-        alike.setdefault(job.title, []).append(job)
-    titles = {}
-    for title, those in alike.items():
-        all_settings = {job: _settings(job.recipe) for job in those}
-        names = dict.fromkeys(name for each in all_settings.values() for name in each)
-        differing = [name for name in names if len({str(each.get(name)) for each in all_settings.values()}) > 1]
-        for job, own in all_settings.items():
-            told = ", ".join(f"{name} {own[name]}" for name in differing if name in own)
-            titles[job] = f"{title} ({told})" if told else title
+    every = list(dict.fromkeys(jobs))
+    titles = told_apart([(job.title, settings_of(job.recipe)) for job in every])
+    return dict(zip(every, titles, strict=True))
+
+
+def told_apart(titled: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Titles; where several are the same, those of their settings that differ are added."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for title, own in titled:
+        alike.setdefault(title, []).append(own)
+    differing = {title: _differing(those) for title, those in alike.items()}
+    titles = []
+    for title, own in titled:
+        told = ", ".join(f"{name} {own[name]}" for name in differing[title] if name in own)
+        titles.append(f"{title} ({told})" if told else title)
     return titles
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def _differing(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for each in all_settings for name in each)
+    return [name for name in names if len({str(each.get(name)) for each in all_settings}) > 1]
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
     """All that may differ between recipes of one method, by the shortest names."""
     parts = {name: getattr(part, name) for part in recipe.method for name in settings.names(type(part))}
     memory = {"memory": recipe.memory_per_domain, "choice": recipe.memory_choice}

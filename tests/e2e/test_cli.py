@@ -332,7 +332,8 @@ def test_the_demonstration_by_pixels_ends_with_a_sheet_of_predictions(command: C
     with Image.open(tmp_path / "predictions.png") as sheet:
         assert sheet.width > 5 * 104  # input, truth and three methods
         assert sheet.height > 6 * 32  # two images of each of three drives
-    assert (tmp_path / "demo-segmentation.md").exists()
+    by_class = (tmp_path / "demo-segmentation.md").read_text().partition("IoU by class at the end")[2]
+    assert "| method | Terrain | Sky |" in by_class and by_class.count("| Naive") == 2
 
 
 def test_a_report_writes_files_that_others_can_read(command: Command, demo_runs: Path, tmp_path: Path) -> None:

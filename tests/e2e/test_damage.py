@@ -92,18 +92,19 @@ def assert_told(ended: Any, *words: str) -> None:
         assert word in ended.err
 
 
-def test_a_full_disk_loses_nothing(launch: Callable[..., Any], whole: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(launch: Callable[..., Any], whole: Path, stopped: Path, tmp_path: Path) -> None:
     """The system refuses files of the size of a checkpoint with an optimiser in it; the first has none."""
-    largest = checkpoints(whole)[-1].stat().st_size - 4096
-    ended = launch(*RUN, "--out", str(tmp_path), largest_file=largest)
+    largest = max(path.stat().st_size for path in checkpoints(stopped)) - 4096
+    out = tmp_path / "full"
+    ended = launch(*RUN, "--out", str(out), largest_file=largest)
     assert_told(ended, "Cannot write", "checkpoint-000002", "File too large", "Nothing written before is lost")
-    path = only_run(tmp_path)
+    path = only_run(out)
     assert [file.name[:17] for file in checkpoints(path)] == ["checkpoint-000001"]
     assert contents(path).keys() == {"recipe.json", "environment.json", "rows.json", checkpoints(path)[0].name}
     before = contents(path)
-    assert launch(*RUN, "--out", str(tmp_path), largest_file=largest).code == 2
+    assert launch(*RUN, "--out", str(out), largest_file=largest).code == 2
     assert contents(path) == before
-    assert launch(*RUN, "--out", str(tmp_path)).code == 0
+    assert launch(*RUN, "--out", str(out)).code == 0
     assert_same_result(path, whole)
 
 

@@ -73,7 +73,7 @@ def assert_same_tensors(one: Path, other: Path) -> None:
 
 
 def assert_same_result(one: Path, other: Path) -> None:
-    """Every tensor of the last checkpoint, where it stands, and every score."""
+    """Every tensor of the network at the end, where it stands, and every score."""
     assert_same_tensors(newest(one), newest(other))
     assert position(newest(one)) == position(newest(other))
     assert (one / "rows.json").read_bytes() == (other / "rows.json").read_bytes()
@@ -114,17 +114,25 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
     assert not list(only_run(killed).glob("*.part"))
 
 
-def test_the_last_checkpoint_holds_all_that_a_method_keeps(launch: Callable[..., Any], tmp_path: Path) -> None:
-    """The comparison above would pass on nothing: here is what it compares."""
+def test_a_checkpoint_holds_all_that_a_method_keeps_and_the_last_one_the_network(tmp_path: Path) -> None:
+    """The comparison above would pass on nothing: here is what runs go on from, and what it compares."""
     held = {}
     for name in ("sgd", "dr+er", "ewc+meta-dr", "gem"):
-        assert launch(*arguments(name, tmp_path / name), "--set", "steps=1").code == 0
+        method, *fields = METHODS[name]
+        settings = dict(field.split("=") for field in (ORDER, "steps=1", *fields))
+        recipe = metadr.recipe("embedded", method, tiny=True, **settings)
+        going = advance(recipe, out=tmp_path / name, device="cpu")
+        assert [next(going).stage for _ in range(3)] == [0, 1, 2]
+        going.close()
         held[name] = set(load_file(newest(only_run(tmp_path / name))))
+        path = metadr.run(recipe, out=tmp_path / name, device="cpu").path
+        (last,) = path.glob("checkpoint-*.safetensors")
+        assert set(load_file(last)) == {tensor for tensor in held[name] if tensor.startswith("model/")}
     for tensors in held.values():
         assert {"stream/outer", "stream/memory", "stream_of_layers"} <= tensors
-        assert any(tensor.endswith("running_mean") for tensor in tensors)
+        assert any(tensor.startswith("model/") and tensor.endswith("running_mean") for tensor in tensors)
     assert "optimizer/0/momentum_buffer" in held["sgd"]
-    assert {"optimizer/0/exp_avg_sq", "stream/dr", "stream/er", "memory/0/x", "memory/2/y"} <= held["dr+er"]
+    assert {"optimizer/0/exp_avg_sq", "stream/dr", "stream/er", "memory/0/x", "memory/1/y"} <= held["dr+er"]
     assert any(tensor.startswith("part/ewc/") for tensor in held["ewc+meta-dr"])
     assert {"stream/gem", "memory/0/x"} <= held["gem"]
 
@@ -139,6 +147,27 @@ def test_a_run_that_ended_just_before_it_was_marked_as_done(launch: Callable[...
     assert launch(*run).code == 0
     assert (path / "done.json").exists()
     assert before == {file.name: file.read_bytes() for file in path.iterdir() if file.name not in ("lock", "done.json")}
+
+
+def test_an_end_that_is_damaged_before_it_is_marked_as_done_is_reached_again(
+    make_toy: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the checkpoint before it is there, with all that going on takes."""
+    make_toy()
+    recipe = metadr.recipe("toy", "er", tiny=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "keep_newest", lambda directory: None)  # killed before that
+        ended = metadr.run(recipe, out=tmp_path, device="cpu")
+    older, end = sorted(ended.path.glob("checkpoint-*.safetensors"))
+    kept = {name: value.clone() for name, value in load_file(end).items()}  # not as the file is about to be
+    assert "stream/er" in load_file(older) and "stream/er" not in kept
+    end.write_bytes(end.read_bytes()[:-1])
+    (ended.path / "done.json").unlink()
+    again = metadr.run(recipe, out=tmp_path, device="cpu")
+    assert again.rows == ended.rows
+    (end,) = ended.path.glob("checkpoint-*.safetensors")
+    assert load_file(end).keys() == kept.keys()
+    assert all(torch.equal(value, kept[name]) for name, value in load_file(end).items())
 
 
 class Dropping(nn.Sequential):
@@ -158,6 +187,7 @@ def test_a_generator_that_is_closed_in_the_middle_goes_on_with_the_same_bits(
     make_toy: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    whole_ends: None,
 ) -> None:
     make_toy()
     monkeypatch.setitem(models.MODELS, "dropping", Dropping)

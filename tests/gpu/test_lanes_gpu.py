@@ -20,7 +20,11 @@ from metadr.run import advance, run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, sweep
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.usefixtures("whole_ends"),
+]
 
 CUDA = torch.device("cuda")
 if torch.cuda.is_available():

@@ -24,6 +24,7 @@ from metadr.run import advance, run
 from metadr.store import RunDirectory
 from metadr.sweep import Job, plan_jobs, sweep
 
+pytestmark = pytest.mark.usefixtures("whole_ends")
 CPU = torch.device("cpu")
 ORDERS = list(itertools.permutations(("red", "green", "blue")))
 STEPS = 3

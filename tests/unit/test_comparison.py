@@ -19,7 +19,7 @@ from metadr.report import Comparison, Record, compare, read_records, rendered, w
 from metadr.report.comparison import MISSING
 from metadr.report.figure3 import digits_figure
 from metadr.report.figure4 import clean_figure
-from metadr.report.records import by_statistics
+from metadr.report.records import by_statistics, pack_records, unpack_records
 from metadr.report.write import every_format
 from metadr.sequence import BY_BATCH
 from metadr.store import description
@@ -475,6 +475,33 @@ def test_kitti_cells_are_means_over_permutations(name: str) -> None:
         f"missing ({permutations - 1} of {permutations})"
     }
     assert f"{KITTI['Sunset'] + middle:.1f} ±" in rendered(made, "md").decode()
+
+
+@pytest.mark.parametrize(
+    ("length", "told"),
+    [
+        (1.0, "on frames of 416x128, as many as Virtual KITTI 2 has: tested on 70 to 252 of a scene."),
+        (0.1, "on frames of 416x128, fewer than Virtual KITTI 2 has: tested on 8 to 26 of a scene, not on 70 to 252."),
+    ],
+)
+def test_a_report_on_rendered_streets_says_how_many_frames_they_have(length: float, told: str) -> None:
+    def run_of(recipe: Recipe) -> Record:
+        record = street_run(recipe, 0.0, f"{recipe.order} {dict(recipe.overrides).get('weights')}")
+        for row in record.rows:
+            moments = int(length * {"01": 447, "02": 233, "06": 270, "18": 339, "20": 837}[row["on"][5:7]])
+            row["images"] = 2 * (moments - moments * 85 // 100)  # docs/protocol.md: what is left from 85 % on
+        return record._replace(environment={**ENVIRONMENT, "images": [128, 416]})
+
+    table = get_table("vkitti2-rendered")
+    runs = [run_of(recipe) for recipe in table.recipes]
+    text = rendered(compare(table, runs), "md").decode()
+    assert f"These runs are {told}" in text
+    assert "Meant for frames of 416x128" in text and "keeps 100 frames of each domain" in text
+    older = [run._replace(environment=ENVIRONMENT) for run in runs]
+    assert f"These runs are {told}".replace(" of 416x128", "") in rendered(compare(table, older), "md").decode()
+    assert "These runs" not in rendered(compare(table, []), "md").decode()
+    kept = unpack_records(json.loads(pack_records(runs)))
+    assert f"These runs are {told}" in rendered(compare(table, kept, published=True), "md").decode()
 
 
 def test_figure_4_is_clean_along_each_protocol() -> None:

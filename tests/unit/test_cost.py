@@ -75,11 +75,10 @@ def test_a_damaged_run_tells_nothing(registered_toys, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A GPU of a name, and steps that were measured on it and on another."""
-    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: "abacus")
+def measured(tmp_path: Path) -> Any:
+    """Writes what `metadr bench step` measured."""
 
-    def measured(name: str, ms: dict[str, float], **changes: Any) -> None:
+    def write(name: str, ms: dict[str, float], **changes: Any) -> None:
         rows = [
             {"method": method, "precision": "fp32", "contender": contender, "ms": value}
             for (method, contender), value in ms.items()
@@ -94,6 +93,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         }
         (tmp_path / f"step-{name}.json").write_text(json.dumps(content))
 
+    return write
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Any) -> Path:
+    """A GPU of a name, and steps that were measured on it and on another."""
+    monkeypatch.setattr(cost.torch.cuda, "get_device_name", lambda device: "abacus")
     measured("own", {("naive", "metadr"): 4.0, ("naive", "metadr, 16 lanes"): 2.0, ("naive", "higher"): 1.0})
     measured("large", {("naive", "metadr"): 0.1}, size=224)
     measured("free", {("naive", "metadr, not deterministic"): 0.1, ("naive", "metadr, recomputed"): 0.1})
@@ -124,6 +130,25 @@ def test_runs_of_one_s_own_tell_it_better(gpu: Path) -> None:
     for name, content in made.items():
         (folder / name).write_text(json.dumps(content))
     assert estimate([Job(naive, 0)], gpu / "runs", GPU) == Cost(12_000, pytest.approx(60.0), Counter())
+
+
+def test_frames_are_known_by_their_size(gpu: Path, measured: Any, streets: Path) -> None:
+    """Those of the fixture are 64x32, and a recipe may resize them: a step at another size says nothing of theirs."""
+    measured("streets", {("naive", "metadr"): 500.0}, model="tiny_unet", size="64x32", batch=2)
+    measured("larger", {("naive", "metadr"): 9000.0}, model="tiny_unet", size="416x128", batch=2)
+    usual, resized = (make_recipe("vkitti2-rendered/p1/1", tiny=True, **size) for size in ({}, {"size": "48x24"}))
+    assert estimate([Job(usual, 0)], gpu / "nowhere", GPU) == Cost(6, pytest.approx(3.0), Counter())
+    assert estimate([Job(resized, 0)], gpu / "nowhere", GPU) == Cost(6, 0.0, Counter({"naive": 1}))
+    measured("smaller", {("naive", "metadr"): 100.0}, model="tiny_unet", size="48x24", batch=2)
+    assert estimate([Job(resized, 0)], gpu / "nowhere", GPU) == Cost(6, pytest.approx(0.6), Counter())
+
+
+def test_finished_runs_on_frames_of_another_size_tell_nothing(streets: Path, tmp_path: Path) -> None:
+    usual, resized = (make_recipe("vkitti2-rendered/p1/1", tiny=True, **size) for size in ({}, {"size": "48x24"}))
+    run(usual, out=tmp_path, device="cpu")
+    RunDirectory(tmp_path, usual, 0).write("done.json", {"seconds": 12.0, "steps": 6})
+    jobs = [Job(usual, 1), Job(resized, 1)]
+    assert estimate(jobs, tmp_path, CPU) == Cost(12, pytest.approx(12.0), Counter({"naive": 1}))
 
 
 def test_what_is_published_tells_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ LAYERS = [
     ["run"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],
-    ["lanes", "stopping", "report", "survey", "predictions"],
+    ["lanes", "stopping", "report", "survey"],
     ["sweep"],
-    ["display", "bench", "packs"],
+    ["display", "bench", "packs", "predictions"],
     ["cost"],
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
     ["cli_bench", "cli_sweep"],

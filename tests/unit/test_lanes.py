@@ -26,6 +26,7 @@ from metadr.sequence import LOOK_SECONDS, Progress
 from metadr.store import RunDirectory
 from metadr.sweep import Job, Standing, each_reason_once, plan, sweep
 
+pytestmark = pytest.mark.usefixtures("whole_ends")
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 

@@ -18,6 +18,7 @@ from metadr.data.pacs import Reading, content_of, found_in, load
 from metadr.data.pacs_scan import CLASSES, DOMAINS, LISTED, Scanned, scan
 from metadr.errors import UserError
 from metadr.progress import Work
+from metadr.recipes import get_table
 from metadr.report.figure5 import styles_figure
 from metadr.report.write import write_picture
 from metadr.run import run
@@ -272,6 +273,13 @@ def test_verify_counts_classes_and_reads_every_image(root: Path) -> None:
 def test_a_run_on_it(root: Path, toys) -> None:
     result = run(make_recipe("pacs", "er+meta-dr", tiny=True, order="sketch,photo"), out=root / "runs", device="cpu")
     assert len(result.rows) == 3 * 2 and {row["images"] for row in result.rows} == {7}
+
+
+def test_a_tiny_search_for_its_schedule(root: Path, toys) -> None:
+    recipes = get_table("pacs-schedule", tiny=True).recipes
+    rows = [run(recipe, out=root / "runs", device="cpu").rows for recipe in recipes]
+    assert {(row["on"], row["images"]) for each in rows for row in each} == {("sketch", 8)}  # those held out
+    assert len([*(root / "runs" / "pacs").iterdir()]) == len(recipes) == 9
 
 
 def test_figure_5_shows_one_class_in_four_styles(root: Path, tmp_path: Path) -> None:

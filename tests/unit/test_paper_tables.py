@@ -12,7 +12,7 @@ from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
 from metadr.parts import EWC, RECOMMENDED, Configuration
 from metadr.recipes import OF_THE_PAPER, from_weights, get_table, only
-from metadr.report import PAPER, compare
+from metadr.report import PAPER, Record, compare, rendered
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
 from metadr.sweep import Job, jobs_of, plan_jobs, plan_known, titles_of
@@ -280,6 +280,47 @@ def test_the_short_study_is_table_2_with_another_network_and_says_so() -> None:
         }
 
 
+def test_the_schedule_of_the_short_study_is_chosen_on_held_out_sketches() -> None:
+    table = get_table("pacs-schedule")
+    assert set(table.seeds_of.values()) == {range(1)} and len(table.recipes) == 9
+    grid = []
+    for row in table.rows:
+        (recipe,), training = row.recipes, training_of(row.recipes[0])
+        assert (recipe.order, recipe.tested, recipe.method) == (("sketch",), (), ())
+        assert dict(recipe.data) == {"num_val": 300, "test_on": "val"}
+        assert training.later_lr == 0.001
+        grid.append((training.steps, training.lr))
+        study = with_settings(recipe_of("pacs-resnet50", "Naive"), order=("sketch",), **dict(recipe.data))
+        words = dict(each.split("=") for each in row.title.split())
+        assert words == dict(row.point) and with_settings(study, **words) == recipe
+    assert grid == [*itertools.product((300, 600, 1200), (0.003, 0.01, 0.03))]
+    assert "that on later ones stays 0.001" in table.notes[0]
+    tiny = {(each.steps, each.lr) for each in map(training_of, get_table("pacs-schedule", tiny=True).recipes)}
+    assert len(tiny) == 9 and max(tiny)[0] < 5
+
+
+def test_the_report_of_schedules_names_the_best_by_its_score() -> None:
+    table = get_table("pacs-schedule")
+    environment = {"gpu": "abacus", "torch": "2.0", "metadr": "0.1", "commit": "c0ffee", "dirty": False}
+    scores = (70.0, 74.0, 60.0, 71.0, 75.5, 61.0, 72.0, 75.5)
+    records = [
+        Record(
+            json.loads(json.dumps({**description(recipe), "data": "pixels", "seed": 0})),
+            environment,
+            9.0,
+            [{"after": "sketch", "on": "sketch", "metric": "accuracy", "value": value, "images": 300}],
+        )
+        for recipe, value in zip(table.recipes, scores, strict=False)
+    ]
+    text = rendered(compare(table, records), "md").decode()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == "| steps | lr | Sketches | mean |"
+    assert lines[2:4] == ["| 600 | 0.01 | 75.5 | 75.5 |", "| 1200 | 0.01 | 75.5 | 75.5 |"]  # of equals the shorter
+    assert lines[-1] == "| 1200 | 0.03 | missing | - |" and len(lines) == 2 + 9
+    assert "8 of 9 configurations were tried; the best of them is `steps=600 lr=0.01`, 75.5." in text
+    assert "held-out training images" in text and "those that are gone" not in text
+
+
 # Virtual KITTI 2.
 
 PERMUTATIONS = """02 01 06, 06 01 18, 20 01 18, 02 18 20, 06 01 02, 20 18 01, 02 06 01, 18 20 02, 20 06 01, 18 06 02,
@@ -329,6 +370,9 @@ def test_rendered_tables_stand_beside_the_paper_and_say_what_they_are(name: str,
     assert {recipe.benchmark for recipe in table.recipes} == {"vkitti2-rendered"}
     assert any("Rendered here" in note and "not its images" in note for note in table.notes)
     assert any("ResNet-50" in note for note in table.notes)
+    assert any("frames of 416x128" in note for note in table.notes)
+    memories = {recipe.memory_per_domain for recipe in table.recipes} - {0}
+    assert [f"keeps {memory} frames" in table.notes[-1] for memory in memories] == [True] * (paper == "figure4")
     assert made.columns == columns_of(paper)
     own = {place: cell.paper for place, cell in made.cells.items() if cell.paper is not None}
     assert own == {place: cell for place, cell in PAPER[paper].items() if place[0] in made.rows}

@@ -10,6 +10,7 @@ import pytest
 
 from metadr.listing import before_and_after
 from metadr.report import Record, csv_table, group, markdown, read_records, sequence_figure, write_report
+from metadr.report.classes import markdown_classes
 from metadr.report.tables import cell
 
 ORDER = ("a", "b")
@@ -49,6 +50,14 @@ def record(*parts: dict[str, Any], seed: int = 0, scores: Any = None, **changes:
         for j, on in enumerate(ORDER)
     ]
     return Record({**identity, **changes}, ENVIRONMENT, 60.0, rows)
+
+
+def masked(by_domain: list[list[float | None]], *parts: dict[str, Any], seed: int = 0, named: bool = True) -> Record:
+    """A finished run on masks, whose classes end at these IoUs on each domain; before that all are at 1."""
+    made = record(*parts, seed=seed)
+    for row in made.rows:
+        row["iou"] = by_domain[ORDER.index(row["on"])] if row["after"] == "b" else [1.0, 1.0, 1.0]
+    return made._replace(environment={**ENVIRONMENT, **({"classes": ["Sky", "Road", "Car"]} if named else {})})
 
 
 def table(*records: Record) -> list[list[str]]:
@@ -272,3 +281,33 @@ def test_records_survive_their_file(tmp_path: Path) -> None:
     write_report(before, tmp_path / "made")
     assert read_records(tmp_path / "made.json") == before
     assert len((tmp_path / "made.json").read_text().splitlines()) == 2 + len(before)
+
+
+# Classes.
+
+
+def class_lines(*records: Record) -> list[str]:
+    (groups,) = group(records).values()
+    return [line for line in markdown_classes(groups).splitlines() if line.startswith("|")]
+
+
+def test_classes_are_means_over_the_domains_that_have_them_then_over_seeds() -> None:
+    first, second = masked([[10.0, None, 4.0], [30.0, None, None]]), masked([[50.0, None, 8.0]] * 2, seed=1)
+    assert class_lines(first, second) == [
+        "| method | Sky | Car |",  # no domain has a Road
+        "| --- | ---: | ---: |",
+        "| Naive | 35.0 ± 21.2 | 6.0 ± 2.8 |",
+    ]
+    assert class_lines(masked([[10.0, 20.0, None], [30.0, 20.0, 7.0]], named=False))[0] == "| method | 0 | 1 | 2 |"
+
+
+def test_classes_of_runs_that_keep_none_are_missing_and_of_labels_there_is_no_table(tmp_path: Path) -> None:
+    labels, masks = record(part("dr")), masked([[10.0, 20.0, 30.0]] * 2)
+    assert class_lines(labels, masks)[2:] == ["| Naive | 10.0 | 20.0 | 30.0 |", f"| Naive + DR |{' missing |' * 3}"]
+    assert class_lines(labels) == []
+    for each, told in (([labels], 0), ([masks], 1)):
+        text = write_report(each, tmp_path / "made")[0].read_text()
+        assert text.count("IoU by class at the end") == told
+        assert text.index("| Naive") < text.index("![score along") and "\n\n\n" not in text.split("\nScore on each")[0]
+    again = read_records(tmp_path / "made.json")  # which keeps rows as they are
+    assert class_lines(*again)[2] == "| Naive | 10.0 | 20.0 | 30.0 |"

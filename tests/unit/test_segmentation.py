@@ -23,9 +23,9 @@ from metadr.evaluate import confusion, details, score, suite_iou, tell
 from metadr.models.unet import Padded, UNet
 from metadr.models.weights import fill
 from metadr.parts import MetaDR, Randomize, Replay
-from metadr.predictions import GAP, TEXT, prediction_sheet, spread_over
+from metadr.predictions import GAP, TEXT, lay_out, prediction_sheet, spread_over, titles_of
 from metadr.run import run
-from metadr.store import RunDirectory, description
+from metadr.store import RunDirectory, description, recipe_from_identity
 from metadr.transforms import draw, get_set
 from metadr.vkitti2_classes import CLASSES
 
@@ -684,7 +684,10 @@ def test_a_sheet_shows_inputs_truths_and_what_each_run_says(streets, tmp_path):
     pixels = np.asarray(sheet)
     domain = get_benchmark("vkitti2-rendered").load("scene02-clone")
     wide, line = 64 + GAP, TEXT + GAP
-    assert sheet.size == (GAP + 4 * wide, GAP + line + 2 * (32 + line) + GAP)
+    below = GAP + line + 2 * (32 + line)
+    assert sheet.width == GAP + 4 * wide and sheet.height > below + 2 * line  # 15 names are more than a line
+    shown = {tuple(colour) for colour in pixels[below:].reshape(-1, 3).tolist()}
+    assert shown >= {colour for _, colour in CLASSES}
     row = domain.test.num_images // 2
     top = GAP + line
     assert np.array_equal(pixels[top : top + 32, GAP : GAP + 64], domain.test.x[row].permute(1, 2, 0).numpy())
@@ -698,6 +701,39 @@ def test_a_sheet_shows_inputs_truths_and_what_each_run_says(streets, tmp_path):
     said = network.logits(domain.test.x[row : row + 1]).argmax(1)[0].numpy()
     place = GAP + 3 * wide
     assert np.array_equal(pixels[top : top + 32, place : place + 64], colours[said])
+
+
+def test_runs_of_one_method_are_told_apart_on_a_sheet(registered_toys, tmp_path):
+    def runs(*settings):
+        for method, seed, fields in settings:
+            recipe = make_recipe("toy-masks", method, tiny=True, **fields)
+            directory = RunDirectory(tmp_path, recipe, seed)
+            yield RunDirectory.at(directory.path, directory.identity), recipe_from_identity(directory.identity)
+
+    usual = get_benchmark("toy-masks").training.model
+    other = {"model": "tiny_unet"}
+    assert titles_of([*runs(("naive", 0, {}), ("dr", 0, other))]) == ["naive", "dr"]
+    two = [("naive", 0, {}), ("naive", 0, other), ("er", 0, {"memory_per_domain": 3})]
+    assert titles_of([*runs(*two)]) == [f"naive (model {usual})", "naive (model tiny_unet)", "er"]
+    assert titles_of([*runs(("dr", 1, {}), ("dr", 2, {}))]) == ["dr (seed 1)", "dr (seed 2)"]
+    weighed = [*runs(("naive", 0, {}), ("naive", 0, {}))]
+    other_file = {**weighed[1][0].identity, "data": "weights of another file"}
+    weighed[1] = (RunDirectory.at(tmp_path, other_file), weighed[1][1])
+    keys = [directory.key for directory, _ in weighed]
+    assert keys[0] != keys[1] and titles_of(weighed) == [f"naive (run {key})" for key in keys]
+
+
+def test_a_sheet_has_room_for_its_titles_and_what_its_colours_mean():
+    picture, colours = Image.new("RGB", (60, 20)), {"Road": (1, 2, 3), "ignored": (0, 0, 0)}
+    short, long, word = (
+        lay_out([title], {"fog": [picture]}, colours) for title in ("naive", "naive (seed 1)", "n" * 40)
+    )
+    line = TEXT + GAP
+    assert short.size == (60 + 2 * GAP, 3 * GAP + line + (20 + line) + 2 * line)  # two names, a line each
+    assert long.size == (short.width, short.height + line)
+    assert word.width > 40 * 5 and word.height == short.height - line  # wide enough for both names
+    legend = np.asarray(short)[-GAP - 2 * line : -GAP].reshape(-1, 3).tolist()
+    assert [1, 2, 3] in legend and [0, 0, 0] in legend
 
 
 def test_sheets_that_cannot_be_made(registered_toys, tmp_path):

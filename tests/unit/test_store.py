@@ -357,6 +357,16 @@ def test_only_the_newest_two_checkpoints_stay(directory: RunDirectory) -> None:
     assert [path.name[:17] for path in directory.checkpoints()] == ["checkpoint-000012", "checkpoint-000011"]
 
 
+def test_of_a_finished_run_the_newest_checkpoint_stays(directory: RunDirectory) -> None:
+    for step in (1, 2):
+        directory.save(moment(step))
+    directory.settle()
+    directory.keep_newest()
+    loaded = directory.load()
+    assert loaded is not None and loaded.position["step"] == 2
+    assert [path.name[:17] for path in directory.checkpoints()] == ["checkpoint-000002"]
+
+
 def test_a_checkpoint_that_cannot_be_written_costs_no_other(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_file_is_for_the_rows_that_start_from_weights(file: Path, monkeypatch:
         return {(each.model, each.weights) for table in made for each in map(training_of, table.recipes)}
 
     assert given("vkitti2-rendered") == {("unet_resnet50_v1", str(file)), ("unet_resnet34", None)}
+    assert given("pacs-schedule") == {("resnet50_v1", str(file))}
     assert {weights for _, weights in given("demo")} == {str(file)}  # where none does, it is for all
     some = given("suspects", "strengths")  # of which only the first has such rows
     named = {"resnet18", "resnet50_v1"}

@@ -88,6 +88,7 @@ def configured(name: str, about: str) -> Callable[[Reading], Benchmark]:
             configure=configure,
             prepare=prepare,
             num_train=lambda domain: frames.num_train(name, reading, domain),
+            size_of=lambda domain: frames.size_of(name, reading, domain),
         )
 
     return configure

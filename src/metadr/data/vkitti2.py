@@ -88,6 +88,14 @@ def num_train(benchmark: str, reading: Reading, domain: str) -> int:
     return cameras * int(parts(len(frames(benchmark, reading, domain)) // cameras)[0].stop)
 
 
+def size_of(benchmark: str, reading: Reading, domain: str) -> str:
+    """WIDTHxHEIGHT as it is read, by the first frame: a domain has one size."""
+    if reading.size:
+        return reading.size
+    image = whole_image(frames(benchmark, reading, domain)[0].image, "JPEG")
+    return f"{image.width}x{image.height}"
+
+
 def load(benchmark: str, reading: Reading, domain: str) -> Domain:
     """A domain as tensors, checked byte by byte: what a run trains on is what its key says."""
     tensors = entry_of(benchmark, reading, domain, checked=True).tensors

@@ -14,6 +14,7 @@ from metadr.recipes import (
     figure4,
     from_weights,
     pacs_resnet50,
+    pacs_schedule,
     precision,
     statistics,
     strengths,
@@ -81,6 +82,7 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "beyond-final": beyond_final.table,
     "syn-sensitivity": syn_sensitivity.table,
     "pacs-resnet50": pacs_resnet50.table,
+    "pacs-schedule": pacs_schedule.table,
     "vkitti2-rendered": vkitti2_rendered.table,
     "table9-rendered": vkitti2_rendered.betas,
     **{

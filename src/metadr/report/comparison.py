@@ -10,6 +10,7 @@ from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
+from metadr.report.frames import frames_note
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
@@ -123,7 +124,8 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
             cells[row.title, column] = Cell(tuple(those), found, len(row.recipes) * row.seeds, printed, ddof)
     filled = dict.fromkeys(column for _, column in cells)
     columns = [column for column in columns_of(beside) if column in filled] or list(filled)
-    return Comparison(table, columns, cells, runs, [*table.notes, *notes])
+    made = Comparison(table, columns, cells, runs, [*table.notes, *notes])
+    return made._replace(notes=[*made.notes, *frames_note(made.records)])
 
 
 def title_of(domain: str, known: Sequence[str] = (), under: str = "") -> str:

@@ -25,7 +25,9 @@ def markdown_grid(made: Comparison, left_out: Iterable[str]) -> str:
     parts = []
     for title in dict.fromkeys(_part(row) for row in made.table.rows):
         parts += [f"### {title}", *show(made, [row for row in made.table.rows if _part(row) == title], judged)]
-    return "\n\n".join([*parts, how.format(" and ".join(filter(None, (", ".join(judged[:-1]), judged[-1]))))])
+    if made.table.judged != "mean" or len(made.columns) > 1:  # the mean of one domain needs no word
+        parts.append(how.format(" and ".join(filter(None, (", ".join(judged[:-1]), judged[-1])))))
+    return "\n\n".join(parts)
 
 
 def _by_paper(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> list[str]:

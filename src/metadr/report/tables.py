@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -68,7 +68,12 @@ def spread(values: list[float], *, ddof: int) -> float:
 
 def markdown(groups: list[Group], *, ddof: int = 1) -> str:
     """A Markdown table: the final score on each domain, then what the sequence comes to."""
-    head, *body = _cells(groups, tuple(SUMMARY_COLUMNS), ddof)
+    return in_markdown(_cells(groups, tuple(SUMMARY_COLUMNS), ddof))
+
+
+def in_markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A head and rows of cells, of which all but the first are numbers."""
+    head, *body = lines
     rule = ["---"] + ["---:"] * (len(head) - 1)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body)) + "\n"
 

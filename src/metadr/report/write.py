@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from metadr.errors import UserError
 from metadr.files import write_file
+from metadr.report.classes import markdown_classes
 from metadr.report.comparison import Comparison
 from metadr.report.figure3 import digits_figure
 from metadr.report.figure4 import clean_figure
@@ -44,7 +45,7 @@ def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> l
         for i, (title, groups) in enumerate(sequences.items())
     ]
     text = "\n".join(
-        f"## {title}\n\n{markdown(groups, ddof=ddof)}\n![score along the sequence]({path.name})\n"
+        "\n".join([f"## {title}\n", *_tables(groups, ddof), f"![score along the sequence]({path.name})\n"])
         for title, groups, path in figures
     )
     written = {
@@ -54,6 +55,11 @@ def write_report(records: list[Record], stem: str | Path, *, ddof: int = 1) -> l
         **{path: _png(groups, ddof) for _, groups, path in figures},
     }
     return _write(written)
+
+
+def _tables(groups: list[Group], ddof: int) -> list[str]:
+    """Scores and, of runs on masks, classes."""
+    return [table for table in (markdown(groups, ddof=ddof), markdown_classes(groups, ddof=ddof)) if table]
 
 
 def rendered(made: Comparison, kind: Format) -> bytes:
