@@ -175,8 +175,10 @@ def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[s
 def _first_domain(recipe: Recipe) -> Recipe:
     """What a run is on its first domain; tests on others can still be made up for."""
     acting = tuple(part for part in recipe.method if not needs_a_past(part))
-    memory: dict[str, Any] = {"memory_per_domain": 0, "memory_choice": "random"}
-    return dataclasses.replace(recipe, order=recipe.order[:1], tested=(), method=acting, access="current", **memory)
+    fields: dict[str, Any] = {"order": recipe.order[:1], "tested": (), "method": acting, "access": "current"}
+    if not any(part.uses_memory for part in acting):
+        fields |= {"memory_per_domain": 0, "memory_choice": "random"}
+    return dataclasses.replace(recipe, **fields)
 
 
 def _of_first_domain(recipe: Recipe) -> dict[str, Any]:

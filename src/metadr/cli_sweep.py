@@ -45,7 +45,7 @@ def sweep(
     device: Device = "auto",
     lanes: Annotated[str, typer.Option(help="runs side by side on a GPU: a number, or auto")] = "auto",
     minutes: Annotated[float | None, typer.Option(min=0, help="stop at a checkpoint after so long")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="start only runs that will end within --minutes")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="start no run that would not end within --minutes")] = False,
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE", help="finished runs as one file, made anew as runs end")
     ] = None,
@@ -189,8 +189,8 @@ def _sweep_and_report(
         console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
-        told = f"Time is up with {runs} left" if time_is_up else f"Left out: {runs} that would not have ended in time"
-        console.print(f"{told}. The same command goes on from the last checkpoints.")
+        told = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
+        console.print(f"{told} The same command goes on from the last checkpoints.")
     if outcome.failed:
         titles = titles_of(jobs.missing)
         reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)

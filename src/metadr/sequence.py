@@ -256,11 +256,12 @@ class DomainSequence:
         whole = self._alike(begun).issuperset(self.recipe.domains)
         if not whole:  # tested on other images than this one, which only happens at the end of the first
             yield from self._test(after=UNTRAINED)
+        if begun.num_domains == 1:  # of which every run keeps its own, before the next begins
+            self.learner.load(begun.state_of(self.recipe, self.learner.state()))
+            self.learner.keep_of(self.domains[0], filter(needs_a_past, self.recipe.method))
         self.stage, self.taken_over = begun.num_domains, sum(self.steps[: begun.num_domains])
         self._begin()
         self.learner.load(begun.state_of(self.recipe, self.learner.state()))
-        if begun.num_domains == 1:
-            self.learner.keep_of(self.domains[0], filter(needs_a_past, self.recipe.method))
         if whole:
             self.rows = [known[each] for each in wanted]
         else:

@@ -24,7 +24,7 @@ from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
 from metadr.parts import PARTS
 from metadr.settings import names
-from metadr.training import statistics_passes
+from metadr.training import STATISTICS_ORDER, statistics_passes
 
 log = logging.getLogger("metadr")
 
@@ -94,14 +94,13 @@ def description(recipe: Recipe) -> dict[str, Any]:
 
 def _policy(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
     """Policies that are one, since the method has no other passes, by one name."""
-    roles = {"clean"}
-    for part in method:
-        own = None if part is None else vars(part).get("passes")  # of itself: what is made from it may have others
-        if own is None:
-            return batch_norm
-        roles.update(own)
+    # A part says this of itself: what is made from it may have other passes.
+    told = [None if part is None else vars(part).get("passes") for part in method]
+    known = {"clean"}.union(*filter(None, told))
+    roles = {*STATISTICS_ORDER} if None in told else known
     moving = [role for role in statistics_passes(batch_norm) if role in roles]
-    every = len(roles) > 1 and len(moving) == len(roles)
+    # Not where there are memories: what was 'all' before GEM's counted has that name.
+    every = "memory" not in known and len(roles) > 1 and len(moving) == len(roles)
     return "all" if every else "+".join(moving) or "none"
 
 

@@ -240,6 +240,12 @@ def _keep(error: BaseException, trace: str, directory: RunDirectory) -> str:
     return reason
 
 
+def _pace(recipe: Recipe) -> Hashable:
+    """What decides how long a step takes in a lane, by and large."""
+    training = training_of(recipe)
+    return recipe.benchmark, recipe.method_name, recipe.memory_per_domain, training.model, training.batch_size
+
+
 class _Tally:
     """Counts steps, to say how long a sweep will take, and a run of it."""
 
@@ -253,7 +259,7 @@ class _Tally:
         self.started: dict[Job, float] = {}
         self.running: set[Job] = set()
         self.began = time.monotonic()
-        self.alike = {job: (job.recipe.benchmark, job.recipe.method_name) for job in jobs}
+        self.alike = {job: _pace(job.recipe) for job in jobs}
         self.told: dict[Job, int] = {}  # all steps of a job, when it last told of them
         self.since: dict[Job, float] = {}  # when that was, or when it was started
         self.known_steps, self.known_seconds = Counter[Hashable](), defaultdict[Hashable, float](float)

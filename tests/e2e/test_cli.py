@@ -193,7 +193,7 @@ def test_a_sweep_of_whole_runs_leaves_those_that_would_not_end_in_time(
     assert some.out.count("done in") == 3  # the first of each method, of which nothing is known
     assert "demo: 3 of 9 runs done, 0 failed" in some.out
     assert some.out.endswith(
-        "Left out: 6 runs that would not have ended in time. The same command goes on from the last checkpoints.\n"
+        "Not started: 6 runs, to end in time. The same command goes on from the last checkpoints.\n"
     )
     others = command(*words)
     assert (others.code, others.err) == (0, "")

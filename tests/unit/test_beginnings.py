@@ -6,18 +6,20 @@ import json
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import metadr
 from metadr.beginnings import FOLDER, Beginnings, keys_of, shared_domains
 from metadr.benchmarks import BENCHMARKS, make_recipe, steps_of
 from metadr.core import Split
 from metadr.cost import estimate
 from metadr.lanes import interleave
+from metadr.parts import PARTS, Replay
 from metadr.parts.l2 import L2
 from metadr.recipes import get_table
 from metadr.run import advance, run
@@ -147,6 +149,37 @@ def test_memories_of_several_sizes_share_the_first_domain(registered_toys, toys,
     memories = [{"memory_per_domain": 2}, {"memory_per_domain": 4}, {"memory_choice": "first"}]
     jobs = [Job(make_recipe("toy-shapes", "er", steps=STEPS, **each), 0) for each in memories]
     assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 * len(jobs)) * STEPS
+
+
+class OwnReplay(Replay):
+    """Made from a part: what it does on a first domain is not known."""
+
+    name = "own-replay"
+
+
+@dataclasses.dataclass(frozen=True)
+class Souvenir(metadr.Part):
+    """Keeps of a domain what a pass of training, and a draw from it, say at its end."""
+
+    name: ClassVar[str] = "souvenir"
+    needs_a_past: ClassVar[bool] = True
+
+    def end_domain(self, domain, ctx):
+        drawn = ctx.draw(replay=False)
+        return {"seen": ctx.logits(drawn.x, role="beside").detach().mean(0)}
+
+    def penalty(self, raw, batch, ctx):
+        return (ctx.logits(raw.x, role="beside").mean(0) - ctx.state["seen"]).square().sum() if ctx.state else 0.0
+
+
+@pytest.mark.parametrize("own", [OwnReplay(), Souvenir()], ids=["made from a part", "draws at the end"])
+@pytest.mark.parametrize("norm", ["batch", "fixed"])
+def test_parts_of_one_s_own_begin_as_if_alone(own, norm, registered_toys, toys, tmp_path, monkeypatch):
+    monkeypatch.setitem(PARTS, own.name, type(own))
+    usual = make_recipe("toy-shapes", "dr+er", steps=STEPS, later_norm=norm)
+    jobs = [Job(recipe, 0) for recipe in (usual, dataclasses.replace(usual, method=(*usual.method, own)))]
+    num_first = 2 if isinstance(own, OwnReplay) else 1
+    assert assert_as_alone(jobs, tmp_path, toys) == (num_first + 2 * len(jobs)) * STEPS
 
 
 def test_what_is_made_from_a_part_may_use_its_settings_earlier(registered_toys):

@@ -120,6 +120,17 @@ def test_policies_of_batch_norm_that_are_one_have_one_key() -> None:
         assert len({key_of(metadr.recipe("toy", method, batch_norm=each), 0) for each in passes}) == keys
 
 
+@pytest.mark.parametrize("method", ["gem", "gem+meta-dr", "gem+rehearsal"])
+def test_what_was_all_before_memories_counted_keeps_its_name(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rehearsal(metadr.Part):
+        name = "rehearsal"
+
+    monkeypatch.setitem(PARTS, "rehearsal", Rehearsal)
+    policy = identity(metadr.recipe("toy", method), 0)["training"]["batch_norm"]
+    assert policy.startswith("memory+")
+    assert recipe_from_identity(identity(metadr.recipe("toy", method), 0)) == metadr.recipe("toy", method)
+
+
 def test_a_part_of_one_s_own_may_make_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rehearsal(metadr.Part):
         name = "rehearsal"

@@ -15,7 +15,7 @@ def check_fit(training: Training, network: Network, domains: list[Domain]) -> No
         x = domain.train.x[:1].cpu().expand(count, -1, -1, -1)
         y = domain.train.y[:1].cpu().expand(count, *domain.train.y.shape[1:])
         try:
-            # A pass like those over a memory: no statistics move, and what dropout draws is not drawn from the run.
+            # No statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 logits = network.logits(x, role="beside")
                 if _speaks_of(logits, y):

@@ -26,7 +26,7 @@ class Network:
 
     Every training pass normalises with the statistics of its own batch, unless they are fixed. Which passes move the
     running statistics is the policy; each such pass leaves its statistics here, and `settle` applies them in the order
-    inner, clean, recall, adapt, whatever order the passes ran in.
+    memory, inner, clean, recall, adapt, whatever order the passes ran in.
     """
 
     def __init__(

@@ -28,7 +28,6 @@ class MetaDR(Transforming):
 
     name: ClassVar[str] = "meta-dr"
     passes: ClassVar[tuple[str, ...]] = ("inner", "recall", "adapt")
-    of_later_domains: ClassVar[tuple[str, ...]] = ("inner_replay",)
     revision: ClassVar[int] = 3  # what several passes say of the parameters is added in another order
 
     inner_lr: float = setting(0.1, "size of the simulated gradient step (alpha)", low=0)
