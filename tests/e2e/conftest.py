@@ -1,5 +1,6 @@
 """What the end-to-end tests share: the command line in this process, and real processes that cost milliseconds."""
 
+import itertools
 import json
 import os
 import signal
@@ -170,3 +171,16 @@ def toy_domain(name: str) -> Domain:
         return Split(x, torch.randint(3, (num_images,), generator=rng))
 
     return Domain(name, split(12), split(6))
+
+
+@pytest.fixture
+def table_of() -> Callable[[str], list[list[str]]]:
+    """The rows of a printed table of results, split into words."""
+
+    def rows(text: str) -> list[list[str]]:
+        lines = text.splitlines()
+        head = next(number for number, line in enumerate(lines) if line.split()[:1] == ["method"])
+        body = itertools.takewhile(str.strip, lines[head + 2 :])
+        return [lines[head].split(), *(line.split() for line in body)]
+
+    return rows
