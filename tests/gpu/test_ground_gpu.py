@@ -6,12 +6,19 @@ from torch import nn
 
 from metadr import models
 from metadr.core import Training
-from metadr.engine.ground import Ground
+from metadr.engine.ground import Ground, prepare_process
 from metadr.parts import MetaDR, Replay
 from metadr.run import advance, run
 from metadr.store import RunDirectory
 
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
 CUDA = torch.device("cuda")
+if torch.cuda.is_available():
+    prepare_process()  # before any test multiplies matrices: cuBLAS and torch read it once
 
 
 def switches() -> list[object]:
