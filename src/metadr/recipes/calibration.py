@@ -44,10 +44,11 @@ POLICIES = ("clean", "clean+recall+adapt", "all")
 OF_ER = ({"later_lr": 0.001}, {"later_lr": 0.01})
 OF_GEM = ({"batch_norm": "clean"}, {"batch_norm": "memory+clean"})
 OF_META = (
-    {"later_lr": 0.001, "per": "batch", "inner_replay": True},
-    {"later_lr": 0.01, "per": "batch", "inner_replay": True},
-    {"later_lr": 0.01, "per": "image", "inner_replay": True},
-    {"later_lr": 0.01, "per": "image", "inner_replay": False},
+    {"later_lr": 0.001, "per": "batch", "inner_replay": True, "batch_norm": "all"},
+    {"later_lr": 0.01, "per": "batch", "inner_replay": True, "batch_norm": "all"},
+    {"later_lr": 0.01, "per": "image", "inner_replay": True, "batch_norm": "all"},
+    {"later_lr": 0.01, "per": "image", "inner_replay": False, "batch_norm": "all"},
+    {"later_lr": 0.01, "per": "image", "inner_replay": True, "batch_norm": "inner"},
 )
 IN_WORDS = {
     "later_lr": "later rate",
