@@ -16,7 +16,12 @@ from metadr.report.records import TestedBy, by_statistics
 from metadr.report.write import FIGURES, PICTURES, Format, rendered, write_comparison, write_picture
 
 TABLES = ("md", "csv", "tex")
+# What a table says of its tests where they do not go by runs' own statistics.
 BY_BATCHES = "Tested by batch norm's statistics of every tested batch; runs that were not tested so are missing."
+BY_PASSES = (
+    "Tested by batch norm's running statistics as passes '{}' alone move them, of methods that have other passes; runs "
+    "that did not keep these are missing."
+)
 console = Console(highlight=False, width=None if Console().is_terminal else 120)
 
 
@@ -34,7 +39,10 @@ def report(
     ] = None,
     ddof: Annotated[int, typer.Option(min=0, max=1, help="the spread divides by n - DDOF")] = 1,
     tested_by: Annotated[
-        TestedBy, typer.Option(help="of a table: batch norm's statistics in runs' last test")
+        TestedBy,
+        typer.Option(
+            help="of a table: batch norm's statistics in runs' last test: their own, a batch's, by some passes"
+        ),
     ] = "running",
 ) -> None:
     """Print a table of finished runs: one of the paper's beside its numbers, or all that a folder holds.
@@ -48,9 +56,9 @@ def report(
         return
     if source in COMPARED:
         kind = _format(source, format_, output)
-        if tested_by == "batch" and kind not in TABLES:
+        if tested_by != "running" and kind not in TABLES:
             raise UserError(
-                f"A {kind} holds runs along the whole sequence, and only their last test is by batches too. "
+                f"A {kind} holds runs along the whole sequence, and only their last test is by other statistics too. "
                 f"Leave --tested-by out, or use --format {', '.join(TABLES)}."
             )
         made = comparison(source, runs, seeds=seeds, ddof=ddof, tested_by=tested_by)
@@ -107,14 +115,17 @@ def comparison(
     made = compare(table, records, published=runs is None, ddof=ddof)
     if tested_by == "running":
         return made
-    noted = table._replace(notes=(*table.notes, BY_BATCHES))
-    by_batch = compare(noted, by_statistics(records, tested_by), published=runs is None, ddof=ddof)
-    if made.records and not by_batch.records:
+    noted = table._replace(notes=(*table.notes, BY_BATCHES if tested_by == "batch" else BY_PASSES.format(tested_by)))
+    otherwise = compare(noted, by_statistics(records, tested_by), published=runs is None, ddof=ddof)
+    if made.records and not otherwise.records:
+        what, otherwise_known = f"'{tested_by}'", ""
+        if tested_by == "batch":
+            what, otherwise_known = "batches", ", or use 'metadr rescore' where their checkpoints are"
         raise UserError(
-            f"None of {len(made.records)} runs was tested by the statistics of batches: an earlier version made them. "
-            "Leave --tested-by out, run them again, or use 'metadr rescore' where their checkpoints are."
+            f"None of {len(made.records)} runs was tested by the statistics of {what}: an earlier version made them. "
+            f"Leave --tested-by out, or run them again{otherwise_known}."
         )
-    return by_batch
+    return otherwise
 
 
 def _format(name: str, given: Format | None, output: Path | None) -> Format:

@@ -27,6 +27,7 @@ from metadr.store import NETWORK, Checkpoint, RunDirectory
 
 UNTRAINED = "untrained"
 BY_BATCH = "by_batch"  # in a row of the last test: the score by the statistics of every tested batch
+BY_PASSES = "by_passes"  # and the scores by the running statistics of other policies
 CHUNK = 10  # steps between two looks at the loss, the clock and whoever watches; on a GPU, where a look costs more
 LOOK_SECONDS = 0.5  # than some steps, as many as this takes
 # Of these, steps that are sent to a GPU before others may send theirs: a lane that filled the queue would have the
@@ -293,8 +294,8 @@ class DomainSequence:
         return self.domains[seen[self.recipe.access]]
 
     def _test(self, *, after: str) -> Pauses:
-        """Test on all domains, seen and unseen; at the end also by the statistics of every tested batch, which say
-        nothing of a network that was trained by fixed ones."""
+        """Test on all domains, seen and unseen; at the end also by other policies' statistics, and by those of every
+        tested batch, which say nothing of a network that was trained by fixed ones."""
         network, size = self.learner.network, self.training.batch_size
         same = not network.norms.names or self.training.tested_by == "batch"
         for domain in self.tested:
@@ -310,8 +311,18 @@ class DomainSequence:
                     with by_batches(network, images, size):
                         told = yield from self._told(domain)
                 row[BY_BATCH] = score(self.task, _counted(told))
+            if after == self.recipe.order[-1] and network.beside:
+                row[BY_PASSES] = yield from self._by_passes(domain)
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
+
+    def _by_passes(self, domain: Domain) -> Generator[None, None, dict[str, float]]:
+        scores = {}
+        for policy, running in self.learner.network.beside.items():
+            with self.learner.network.norms.replaced(running):
+                told = yield from self._told(domain)
+            scores[policy] = score(self.task, _counted(told))
+        return scores
 
     def _told(self, domain: Domain) -> Generator[None, None, list[Told]]:
         told = []

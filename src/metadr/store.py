@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from metadr import models
 from metadr.benchmarks import benchmark_of, check_recipe, get_benchmark, training_of
-from metadr.core import ORACLES, Part, Recipe
+from metadr.core import ORACLES, Recipe
 from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
 from metadr.parts import PARTS
+from metadr.policies import policy_of
 from metadr.settings import names
-from metadr.training import STATISTICS_ORDER, statistics_passes
 
 log = logging.getLogger("metadr")
 
@@ -77,7 +77,7 @@ def description(recipe: Recipe) -> dict[str, Any]:
     training = dataclasses.asdict(training_of(recipe))
     training["weights"] = models.kind_of(training["weights"])
     training["stream"] = bool(training["stream"])  # where images lie changes no bit; where rows are drawn does
-    training["batch_norm"] = _policy(training["batch_norm"], map(type, recipe.method))
+    training["batch_norm"] = policy_of(training["batch_norm"], map(type, recipe.method))
     return {
         "format": FORMAT,
         "benchmark": recipe.benchmark,
@@ -92,22 +92,10 @@ def description(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _policy(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
-    """Policies that are one, since the method has no other passes, by one name."""
-    # A part says this of itself: what is made from it may have other passes.
-    told = [None if part is None else vars(part).get("passes") for part in method]
-    known = {"clean"}.union(*filter(None, told))
-    roles = {*STATISTICS_ORDER} if None in told else known
-    moving = [role for role in statistics_passes(batch_norm) if role in roles]
-    # Not where there are memories: what was 'all' before GEM's counted has that name.
-    every = "memory" not in known and len(roles) > 1 and len(moving) == len(roles)
-    return "all" if every else "+".join(moving) or "none"
-
-
 def whole_training(content: Mapping[str, Any]) -> dict[str, Any]:
     """How the run of an identity was trained, with the fields that it is too old to have."""
     training = {**dict(LATER_FIELDS), **content["training"]}
-    training["batch_norm"] = _policy(training["batch_norm"], (PARTS.get(part["part"]) for part in content["method"]))
+    training["batch_norm"] = policy_of(training["batch_norm"], (PARTS.get(part["part"]) for part in content["method"]))
     return training
 
 
@@ -140,7 +128,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
         method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
     training = whole_training(content)
     usual = dataclasses.asdict(benchmark.training)
-    if training["batch_norm"] == _policy(usual["batch_norm"], map(type, method)):
+    if training["batch_norm"] == policy_of(usual["batch_norm"], map(type, method)):
         training["batch_norm"] = usual["batch_norm"]
     return check_recipe(
         Recipe(

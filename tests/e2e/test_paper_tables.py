@@ -141,7 +141,7 @@ def test_a_report_of_runs_and_of_what_was_published(
     by_batch = command("report", "table4", "--tested-by", "batch")
     assert by_batch.out.count("(3)") == printed.out.count("(3)") == 6
     refused = command("report", "table4", "--tested-by", "batch", "-o", tmp_path / "table4.json")
-    assert refused.code == 2 and "only their last test is by batches" in refused.err
+    assert refused.code == 2 and "only their last test is by other statistics" in refused.err
     assert not (tmp_path / "table4.json").exists()
     kept = json.loads((results / "table4.json").read_text())
     for run in kept["runs"]:  # as earlier versions left them

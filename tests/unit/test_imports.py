@@ -16,7 +16,7 @@ LAYERS = [
     ["settings", "files", "images", "progress", "clock", "vkitti2_classes", "cli_options"],
     ["training"],
     ["core"],
-    ["transforms", "models", "synthetic", "kernels"],
+    ["policies", "transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
     ["benchmarks"],
     ["engine", "recipes"],

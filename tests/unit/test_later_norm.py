@@ -42,11 +42,11 @@ def test_a_network_trained_by_fixed_statistics_is_not_told_by_those_of_tested_ba
     for norm in ("batch", "fixed"):
         metadr.run(toy.recipe(overrides=(("later_norm", norm),)), out=tmp_path / norm, device="cpu")
         (record,) = read_records(tmp_path / norm)
-        assert (record.by_batch is None) == (norm == "fixed")
+        assert (record.tested_by("batch") is None) == (norm == "fixed")
         assert any(BY_BATCH in row for row in record.rows) == (norm == "batch")
         # An older run has them.
         told = record._replace(rows=[{**row, BY_BATCH: 1.0} for row in record.rows])
-        assert (told.by_batch is None) == (norm == "fixed")
+        assert (told.tested_by("batch") is None) == (norm == "fixed")
 
 
 def test_fixed_statistics_leave_layers_that_draw_in_training_as_they_are(classification):

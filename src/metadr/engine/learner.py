@@ -15,6 +15,7 @@ from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
+from metadr.policies import others_kept
 
 
 def stream_seed(seed: int, *names: object) -> int:
@@ -48,6 +49,7 @@ class Learner:
             task,
             scaling=training.scaling,
             batch_norm=training.batch_norm,
+            others=others_kept(training, recipe.method),
             norm_momentum=training.norm_momentum,
             precision=training.precision,
             sizes=sizes,
@@ -207,6 +209,7 @@ class Learner:
         tensors["stream_of_layers"] = self._layers_rng.get_state()
         tensors |= _named("part", self.part_state)
         tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
+        tensors |= _named("beside", self.network.beside)
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
         for source in (self._turns, self._streamed):
             if source is not None:
@@ -238,6 +241,12 @@ class Learner:
             for name in self.part_state
         }
         self._statistics = {name: value.to(self.device) for name, value in _below(tensors, "statistics/").items()}
+        for policy, running in list(self.network.beside.items()):
+            kept = _below(tensors, f"beside/{policy}/")
+            for name, value in running.items() if kept else ():
+                value.copy_(kept[name])
+            if not kept:  # an older version's checkpoint: its run is not tested by them
+                del self.network.beside[policy]
         self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
         for source in (self._turns, self._streamed):
             if source is not None:

@@ -1,6 +1,6 @@
 """A network as a function of its parameters, with batch norm's running statistics under a declared policy."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -26,7 +26,7 @@ class Network:
 
     Every training pass normalises with the statistics of its own batch, unless they are fixed. Which passes move the
     running statistics is the policy; each such pass leaves its statistics here, and `settle` applies them in the order
-    memory, inner, clean, recall, adapt, whatever order the passes ran in.
+    memory, inner, clean, recall, adapt, whatever order the passes ran in. Those of other policies are kept beside.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Network:
         *,
         scaling: str = "unit",
         batch_norm: str = "all",
+        others: Iterable[str] = (),
         norm_momentum: float | None = None,
         precision: str = "fp32",
         sizes: Collection[tuple[int, int]] = (),
@@ -49,6 +50,7 @@ class Network:
             task: what its outputs mean.
             scaling: unit or imagenet.
             batch_norm: the passes that move the running statistics.
+            others: other such policies, whose statistics are kept beside.
             norm_momentum: the share of a pass in them; none: that of the layer.
             precision: fp32, tf32 or bf16.
             sizes: height and width of all images it will meet, where weights that they cannot reach need no training.
@@ -67,6 +69,8 @@ class Network:
         self._frozen = {name: value for name, value in named.items() if not value.requires_grad}
         self.buffers: dict[str, Tensor] = dict(module.named_buffers())
         self.norms = BatchNorms(module, norm_momentum)
+        self.beside = {policy: self.norms.copy() for policy in others if self.norms.names}
+        """By policy, the running statistics as they would be by it."""
         self._blocks = Blocks(module) if recompute else None
         self._others = {name: value for name, value in self.buffers.items() if name not in self.norms.names}
         self._left: list[tuple[Role, list[Tensor]]] = []
@@ -110,7 +114,7 @@ class Network:
             with self._computing(role, half=self._half and role is None):
                 return self._call(params, self.buffers, inputs)
         self.module.train()
-        left = self.norms.zeros() if role in self.moving and not self.fixed else {}
+        left = self.norms.zeros() if self._leaves(role) and not self.fixed else {}
         buffers = self.buffers if self.fixed else {**self._others, **left}
         with self._training_pass(role, tracked=bool(left)), self._recomputing(role):
             logits = self._call(params, buffers, inputs)
@@ -134,9 +138,17 @@ class Network:
     @torch.no_grad()
     def settle(self) -> None:
         """Move the running statistics by what this step's passes left behind."""
-        for _, statistics in sorted(self._left, key=lambda left: STATISTICS_ORDER.index(left[0])):
-            self.norms.move(statistics)
+        for role, statistics in sorted(self._left, key=lambda left: STATISTICS_ORDER.index(left[0])):
+            if role in self.moving:
+                self.norms.move(statistics)
+            for policy, running in self.beside.items():
+                if role in statistics_passes(policy):
+                    self.norms.move_beside(running, statistics)
         self._left.clear()
+
+    def _leaves(self, role: Role) -> bool:
+        """Whether the statistics of such a pass are wanted."""
+        return role in self.moving or any(role in statistics_passes(policy) for policy in self.beside)
 
     @torch.no_grad()
     def state(self) -> dict[str, Tensor]:

@@ -94,10 +94,14 @@ class BatchNorms:
 
     def move(self, statistics: list[Tensor]) -> None:
         """Move the running statistics by what one pass left."""
-        running = list(self._running.values())
-        torch._foreach_mul_(running, [1 - momentum for momentum in self._momenta])
-        torch._foreach_add_(running, statistics)
+        self.move_beside(self._running, statistics)
         torch._foreach_add_(list(self._counters.values()), 1)
+
+    def move_beside(self, running: Mapping[str, Tensor], statistics: list[Tensor]) -> None:
+        """The same for running statistics that are kept beside: a `copy` of these once."""
+        values = list(running.values())
+        torch._foreach_mul_(values, [1 - momentum for momentum in self._momenta])
+        torch._foreach_add_(values, statistics)
 
     def copy(self) -> dict[str, Tensor]:
         """The running statistics as they are."""
@@ -106,6 +110,16 @@ class BatchNorms:
     def restore(self, statistics: Mapping[str, Tensor]) -> None:
         for name, value in self._running.items():
             value.copy_(statistics[name])
+
+    @contextmanager
+    def replaced(self, statistics: Mapping[str, Tensor]) -> Iterator[None]:
+        """Other running statistics for as long as a test takes."""
+        own = self.copy()
+        self.restore(statistics)
+        try:
+            yield
+        finally:
+            self.restore(own)
 
     @torch.no_grad()
     def average(self, past: Mapping[str, Tensor]) -> dict[str, Tensor]:

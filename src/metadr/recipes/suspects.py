@@ -17,7 +17,7 @@ from metadr.benchmarks import make_recipe
 from metadr.recipes.calibration import FROM_WEIGHTS, OTHER_NETWORKS
 from metadr.recipes.digits import PROTOCOLS, SYN
 from metadr.recipes.from_weights import STARTED
-from metadr.recipes.table import Row, Table
+from metadr.recipes.table import Row, Table, by_policy
 
 Changes = dict[str, dict[str, Any]]
 
@@ -105,9 +105,10 @@ def _table(name: str, under: str, methods: dict[str, tuple[str, Changes]], *, ti
     rows = []
     for title, (method, changes) in methods.items():
         for what, fields in changes.items():
+            by, fields = by_policy(fields)
             recipe = make_recipe(PROTOCOLS[under], method, tiny=tiny, **({} if tiny else fields))
             point = (("changed", what),)
             seeds = 3 if what in CLEAN else 1  # a reading that was open for long, and decides much
-            rows.append(Row(f"{title}, {what}", (recipe,), seeds, under, paper=title, point=point))
+            rows.append(Row(f"{title}, {what}", (recipe,), seeds, under, paper=title, point=point, by=by))
     about = f"digits {under}: one thing changed at a time"
     return Table(name, about, tuple(rows), (SYN, NOTE), beside="table1")

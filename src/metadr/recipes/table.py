@@ -1,11 +1,13 @@
 """What a table of experiments is."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
+from metadr.benchmarks import training_of, with_settings
 from metadr.core import Recipe
 from metadr.errors import UserError
+from metadr.policies import KEPT, others_kept
 
 Judged = Literal["paper", "mean", "first"]
 
@@ -25,6 +27,16 @@ class Row(NamedTuple):
     """Its place in a grid: settings and their values in words."""
     part: str = ""
     """The part of a grid that it stands in, where that is not the row of the paper."""
+    by: str = ""
+    """The policy of batch norm (`Training.batch_norm`) by which the last test of its runs is read, where that is not
+    their own: what is learnt is the same, so that rows share runs."""
+
+    @property
+    def read(self) -> "Row":
+        """The row as if its runs had that policy."""
+        if not self.by:
+            return self
+        return self._replace(recipes=tuple(with_settings(each, batch_norm=self.by) for each in self.recipes), by="")
 
 
 class Table(NamedTuple):
@@ -61,14 +73,32 @@ class Table(NamedTuple):
     def seeds(self) -> int:
         return max(row.seeds for row in self.rows)
 
+    @property
+    def read(self) -> "Table":
+        """The table as if every row had runs of its own."""
+        return self._replace(rows=tuple(row.read for row in self.rows))
+
     def with_seeds(self, seeds: int | None) -> "Table":
         """The table with so many seeds in every row; as it is, if none is given."""
         return self if seeds is None else self._replace(rows=tuple(row._replace(seeds=seeds) for row in self.rows))
 
     def changed(self, change: Callable[[Recipe], Recipe]) -> "Table":
-        """The table with every recipe changed."""
+        """The table with every recipe changed; rows have runs of their own where others no longer keep their policy."""
         rows = (row._replace(recipes=tuple(map(change, row.recipes))) for row in self.rows)
-        return self._replace(rows=tuple(rows))
+        return self._replace(rows=tuple(row if _kept(row) else row.read for row in rows))
+
+
+def _kept(row: Row) -> bool:
+    return all(row.by in ("", *others_kept(training_of(each), each.method)) for each in row.recipes)
+
+
+def by_policy(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """`Row.by`, and what is left to set, where runs by the usual policy keep the statistics of the wanted one."""
+    rest = {name: value for name, value in fields.items() if name != "batch_norm"}
+    wanted = fields.get("batch_norm", "all")
+    if wanted == "all":
+        return "", rest
+    return (wanted, rest) if wanted in KEPT else ("", dict(fields))
 
 
 def only(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:

@@ -91,7 +91,8 @@ class Comparison(NamedTuple):
     @property
     def records(self) -> list[Record]:
         """The runs of the table, each once, by recipe and seed."""
-        return [record for seeds in self.runs.values() for record in seeds.values()]
+        there = [record.read_from or record for seeds in self.runs.values() for record in seeds.values()]
+        return list({id(record): record for record in there}.values())
 
     def runs_of(self, row: Row, *, some: bool = False) -> list[Record]:
         """All runs of a row, or none where one is missing; with `some`, those that there are."""
@@ -109,7 +110,10 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         published: they were kept in results/: shown whatever became of the code's revisions, with a note.
         ddof: the spread divides by n - ddof.
     """
-    runs, notes = _matching(table, list(records), published)
+    table, records = table.read, list(records)
+    runs, notes = _matching(
+        table, [*records, *(other for each in records for other in each.of_other_policies)], published
+    )
     beside = table.beside or table.name
     cells: dict[tuple[str, str], Cell] = {}
     for row in table.rows:

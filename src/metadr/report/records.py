@@ -1,19 +1,22 @@
 """Finished runs as records: from run directories, or from a file that a report kept."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metadr.errors import UserError
 from metadr.evaluate import Summary, summarise
+from metadr.parts import PARTS
+from metadr.policies import policy_of
 from metadr.run import scores_of
-from metadr.sequence import BY_BATCH, UNTRAINED
-from metadr.store import RESUMED, finished_runs
+from metadr.sequence import BY_BATCH, BY_PASSES, UNTRAINED
+from metadr.store import RESUMED, finished_runs, whole_training
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "dr", "meta-dr")
 PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "lwf": "LwF", "dr": "DR", "meta-dr": "Meta-DR"}
-TestedBy = Literal["running", "batch"]  # of batch norm, in the last test
+# Batch norm's statistics in the last test: the run's own, those of every tested batch, or by a policy of `KEPT`.
+TestedBy = Literal["running", "batch", "all", "clean", "inner", "inner+clean"]
 ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
 
 
@@ -24,6 +27,8 @@ class Record(NamedTuple):
     environment: dict[str, Any]
     seconds: float
     rows: list[dict[str, Any]]
+    read_from: "Record | None" = None
+    """The run that it is the last test of by another policy, where it is no run of its own."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -52,15 +57,50 @@ class Record(NamedTuple):
         return summarise(self.scores)
 
     @property
-    def by_batch(self) -> "Record | None":
-        """The same run, its last test by the statistics of every tested batch; none if it was not tested so."""
+    def last_rows(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["after"] == self.order[-1]]
+
+    def tested_by(self, by: TestedBy) -> "Record | None":
+        """The same run, its last test by other statistics of batch norm; none if it was not tested so."""
+        if by == "running":
+            return self
+        return self._by_batch() if by == "batch" else self._by_passes(by)
+
+    def _by_batch(self) -> "Record | None":
         if self.identity["training"].get("tested_by") == "batch":
             return self
-        last = [row for row in self.rows if row["after"] == self.order[-1]]
         fixed = self.identity["training"].get("later_norm") == "fixed"  # older runs of these have a number all the same
-        if fixed or not all(BY_BATCH in row for row in last):
+        if fixed or not all(BY_BATCH in row for row in self.last_rows):
             return None
-        return self._replace(rows=[{**row, "value": row[BY_BATCH]} if row in last else row for row in self.rows])
+        return self._scored(lambda row: row[BY_BATCH])
+
+    def _by_passes(self, policy: str) -> "Record | None":
+        kinds = [PARTS.get(part["part"]) for part in self.identity["method"]]
+        wanted = policy_of(policy, kinds)
+        if wanted == self._policy or not any(kind is None or vars(kind).get("passes") for kind in kinds):
+            return self  # or there is one pass, and so one policy
+        if not all(wanted in row.get(BY_PASSES, ()) for row in self.last_rows):
+            return None
+        return self._scored(lambda row: row[BY_PASSES][wanted])
+
+    def _scored(self, value: Callable[[dict[str, Any]], float]) -> "Record":
+        """With other scores in the last test."""
+        last = self.last_rows
+        return self._replace(rows=[{**row, "value": value(row)} if row in last else row for row in self.rows])
+
+    @property
+    def _policy(self) -> str:
+        return str(whole_training(self.identity)["batch_norm"])
+
+    @property
+    def of_other_policies(self) -> list["Record"]:
+        """What runs by the policies whose statistics it kept would have at the end, which learn the same."""
+        made = []
+        for policy in self.last_rows[0].get(BY_PASSES, ()):
+            if found := self._by_passes(policy):
+                training = {**self.identity["training"], "batch_norm": policy}
+                made.append(found._replace(identity={**self.identity, "training": training}, read_from=self))
+        return made
 
     @property
     def title(self) -> str:
@@ -102,8 +142,8 @@ def read_records(source: str | Path) -> list[Record]:
 
 
 def by_statistics(records: Iterable[Record], by: TestedBy) -> list[Record]:
-    """Records as they are, or with a last test by the statistics of every tested batch: those that have one."""
-    return list(records) if by == "running" else [other for each in records if (other := each.by_batch)]
+    """Records as they are, or with a last test by other statistics of batch norm: those that have one."""
+    return [other for each in records if (other := each.tested_by(by))]
 
 
 def _read_file(path: Path) -> list[Record]:
@@ -146,6 +186,8 @@ def pack_records(records: Iterable[Record]) -> str:
         recipe = {"identity": identity, "metric": record.rows[0]["metric"], "images": [images[on] for on in domains]}
         values = {(row["after"], row["on"]): row["value"] for row in record.rows}
         batches = {row["on"]: row[BY_BATCH] for row in record.rows if BY_BATCH in row}
+        passes = {row["on"]: row[BY_PASSES] for row in record.rows if BY_PASSES in row}
+        policies = list(passes[domains[0]]) if passes else []
         runs.append(
             {
                 "recipe": _place(recipe, recipes),
@@ -154,6 +196,7 @@ def pack_records(records: Iterable[Record]) -> str:
                 "seconds": record.seconds,
                 "scores": [[values[after, on] for on in domains] for after in (UNTRAINED, *record.order)],
                 **({BY_BATCH: [batches.get(on) for on in domains]} if batches else {}),
+                **({BY_PASSES: {each: [passes[on][each] for on in domains] for each in policies}} if passes else {}),
             }
         )
     parts = {"environments": environments, "recipes": recipes, "runs": runs}
@@ -175,6 +218,8 @@ def unpack_records(content: dict[str, Any]) -> list[Record]:
         ]
         for row, value in zip(rows[-len(domains) :], run.get(BY_BATCH, ()), strict=False):
             row |= {} if value is None else {BY_BATCH: value}
+        for place, row in enumerate(rows[-len(domains) :] if BY_PASSES in run else ()):
+            row[BY_PASSES] = {policy: values[place] for policy, values in run[BY_PASSES].items()}
         records.append(Record(identity, content["environments"][run["environment"]], run["seconds"], rows))
     return records
 

@@ -1,0 +1,183 @@
+"""One run, tested by batch norm's statistics as other policies would have moved them."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import metadr
+from metadr.cli import app
+from metadr.errors import UserError
+from metadr.parts import EWC, GEM, L2, LwF, MetaDR, Randomize, Replay
+from metadr.policies import others_kept
+from metadr.recipes import get_table
+from metadr.report import Record, compare, read_records
+from metadr.report.records import pack_records, unpack_records
+from metadr.report.write import write_report
+from metadr.sequence import BY_PASSES
+from metadr.store import description, recipe_from_identity
+
+OTHERS = ("clean", "inner", "inner+clean")
+METHODS = {
+    "meta-dr": (MetaDR(),),
+    "er+meta-dr": (Replay(), MetaDR()),
+    "gem+meta-dr": (GEM(), MetaDR()),
+    "adapt alone": (MetaDR(recall=0.0),),
+}
+
+
+def trained(toy, out, *parts, **settings):
+    recipe = toy.recipe(*parts, overrides=tuple({"steps": 4, **settings}.items()))
+    metadr.run(recipe, out=out, device="cpu")
+    (record,) = read_records(out)
+    return record
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_is_tested_by_each_policy_as_if_it_had_been_its_own(name, registered_toys, tmp_path):
+    toy, parts = registered_toys["segmentation"], METHODS[name]
+    usual = trained(toy, tmp_path / "all", *parts)
+    finals = {usual.scores[-1][0]}
+    for policy in OTHERS:
+        own = trained(toy, tmp_path / policy, *parts, batch_norm=policy)
+        found = usual.tested_by(policy)
+        assert found.scores[-1] == own.scores[-1]
+        assert found.scores[:-1] == usual.scores[:-1] and found.identity == usual.identity
+        assert own.tested_by("all").scores[-1] == usual.scores[-1] and own.tested_by(policy) == own
+        (as_own,) = [each for each in usual.of_other_policies if each.scores[-1] == own.scores[-1]][:1]
+        assert recipe_from_identity(as_own.identity) == recipe_from_identity(own.identity)
+        assert as_own.read_from is usual
+        finals.add(own.scores[-1][0])
+    assert len(finals) > 2  # they do differ
+
+
+@pytest.mark.parametrize("parts", METHODS.values(), ids=METHODS)
+def test_what_is_kept_beside_goes_on_from_a_checkpoint_to_the_same_bits(parts, toy, toys):
+    whole, first, second = (toy.on_second_domain(toy.learner(*parts)) for _ in range(3))
+    whole.steps(4)
+    first.steps(2)
+    stored = first.state()
+    second.load({name: stored[name].clone() for name in sorted(stored)})  # a file has them in another order
+    second.steps(2)
+    assert tuple(whole.network.beside) == OTHERS
+    for policy, running in whole.network.beside.items():
+        toys.assert_same_bits(second.network.beside[policy], running)
+        assert not all(torch.equal(value, running[name]) for name, value in whole.network.norms.copy().items())
+
+
+def test_the_run_itself_is_the_same_bits(toy, toys):
+    """What is kept beside moves nothing else."""
+    plain, usual = toy.learner(MetaDR(), tested_by="batch"), toy.learner(MetaDR())
+    assert not plain.network.beside and usual.network.beside
+    for learner in (plain, usual):
+        toy.on_second_domain(learner).steps(2)
+    mine, theirs = plain.state(), usual.state()
+    toys.assert_same_bits(mine, {name: theirs[name] for name in mine})
+    assert {name.partition("/")[0] for name in theirs.keys() - mine.keys()} == {"beside"}
+
+
+def test_a_checkpoint_of_an_earlier_version_ends_untested_by_them(toy):
+    learner, older = (toy.on_second_domain(toy.learner(MetaDR())) for _ in range(2))
+    learner.load({name: value for name, value in older.state().items() if not name.startswith("beside/")})
+    assert learner.network.beside == {}
+    learner.steps(1)
+
+
+@pytest.mark.parametrize(
+    "parts", [(), (Randomize(),), (L2(), EWC(), LwF()), (Replay(),), (GEM(),)], ids=lambda parts: len(parts)
+)
+def test_methods_with_one_kind_of_pass_have_one_policy(parts, toy):
+    assert others_kept(toy.training(), parts) == ()
+    assert not toy.learner(*parts).network.beside
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tested_by": "batch"}, {"tested_by": "domains"}, {"later_norm": "fixed"}, {"kept_epoch": "best", "epochs": 1}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_where_training_or_tests_go_by_statistics_none_are_kept_beside(settings, toy):
+    assert others_kept(toy.training(**settings), (MetaDR(),)) == ()
+
+
+def test_methods_of_one_pass_are_read_as_they_are_by_any_policy(registered_toys, tmp_path):
+    record = trained(registered_toys["classification"], tmp_path, Randomize())
+    assert record.tested_by("inner") is record and record.of_other_policies == []
+    assert not any(BY_PASSES in row for row in record.rows)
+
+
+def test_records_keep_them_in_files(registered_toys, tmp_path):
+    record = trained(registered_toys["classification"], tmp_path / "runs", MetaDR())
+    (packed,) = unpack_records(json.loads(pack_records([record])))
+    assert [row[BY_PASSES] for row in packed.last_rows] == [row[BY_PASSES] for row in record.last_rows]
+    write_report([record], tmp_path / "report")
+    (written,) = read_records(tmp_path / "report.json")
+    assert written == record
+
+
+def of(recipe, value: float, beside: dict[str, float], seed: int = 0) -> Record:
+    """A run with one score everywhere, and others by what it kept."""
+    rows = [
+        {"after": after, "on": on, "metric": "accuracy", "value": value, "images": 100}
+        for after in ("untrained", *recipe.order)
+        for on in recipe.order
+    ]
+    for row in rows[-len(recipe.order) :] if beside else ():
+        row[BY_PASSES] = beside
+    environment = {"gpu": "abacus", "threads": 2, "torch": "2.0", "metadr": "0.1", "commit": "c0ffee", "dirty": False}
+    identity = json.loads(json.dumps({**description(recipe), "data": "pixels", "seed": seed}))
+    return Record(identity, environment, 36.0, rows)
+
+
+def test_rows_of_a_grid_share_runs():
+    """Sixteen points with three seeds are four recipes to train."""
+    table = get_table("calibration3n")
+    assert len(table.rows) == len(table.read.recipes) == 16
+    assert len(table.recipes) == 4
+    recall = [row for row in table.rows if row.title.startswith("recall, one a batch")]
+    assert [row.by for row in recall] == ["", "clean", "inner+clean", "inner"]
+    (recipe,) = {each for row in recall for each in row.recipes}
+    own = recall[1].read.recipes[0]  # trained by 'clean', as earlier versions did
+    runs = [of(recipe, 50.0, {"clean": 51.0, "inner": 52.0, "inner+clean": 53.0}), of(own, 54.0, {}, seed=1)]
+    made = compare(table, runs)
+    values = {row.by: made.cells[row.title, "MNIST"].values for row in recall}
+    assert values == {"": (50.0,), "clean": (51.0, 54.0), "inner": (52.0,), "inner+clean": (53.0,)}
+    assert made.records == runs  # each once, as it was trained
+    again = compare(table, unpack_records(json.loads(pack_records(made.records))))
+    assert again.cells == made.cells
+
+
+def test_a_run_of_its_own_goes_before_what_another_kept():
+    table = get_table("calibration3n")
+    usual, clean = (row.read.recipes[0] for row in table.rows[:2])
+    made = compare(table, [of(usual, 50.0, {"clean": 51.0}), of(clean, 54.0, {"all": 55.0})])
+    assert made.cells[table.rows[1].title, "MNIST"].values == (54.0,)
+    assert made.cells[table.rows[0].title, "MNIST"].values == (50.0,)
+
+
+def test_rows_have_runs_of_their_own_where_none_would_keep_their_policy():
+    table = get_table("calibration3n")
+    changed = table.changed(
+        lambda recipe: dataclasses.replace(recipe, overrides=(*recipe.overrides, ("later_norm", "fixed")))
+    )
+    assert {row.by for row in changed.rows} == {""}
+    assert len(changed.recipes) == 16
+
+
+def test_published_runs_that_kept_none_are_missing_by_other_policies():
+    """Naive has one policy and stays; Meta-DR's rows of an earlier version are left out, and the table says so."""
+    ended = CliRunner().invoke(app, ["report", "table3", "--tested-by", "inner"])
+    assert ended.exit_code == 0
+    naive, *others = [line for line in ended.output.splitlines() if "| ours |" in line]
+    assert "missing" not in naive
+    assert len(others) == 3 and all(line.count("missing") == 4 for line in others)
+    assert "as passes 'inner' alone move them" in ended.output
+
+
+def test_a_table_of_such_runs_alone_is_refused_by_other_policies():
+    ended = CliRunner().invoke(app, ["report", "table8", "--tested-by", "inner"])
+    assert isinstance(ended.exception, UserError)
+    assert "None of 9 runs was tested by the statistics of 'inner'" in str(ended.exception)
+    assert "Leave --tested-by out, or run them again." in str(ended.exception)
