@@ -131,6 +131,8 @@ def comparison(
 def _format(name: str, given: Format | None, output: Path | None) -> Format:
     suffix = "" if output is None else output.suffix.removeprefix(".")
     known: dict[str, Format] = {"md": "md", "csv": "csv", "tex": "tex", "json": "json", "png": "png", "pdf": "pdf"}
+    if output is not None and given is None and suffix not in known:
+        raise UserError(f"-o must end in .{', .'.join(known)}, or --format say what to write. Got '{output}'.")
     kind = given or known.get(suffix, "md")
     if kind not in ("png", "pdf") and name in PICTURES:
         raise UserError(f"'{name}' is a picture of data, without a table. Write it as png or pdf: -o {name}.png")

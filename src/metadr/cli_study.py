@@ -38,6 +38,11 @@ def claims(
     if tested:
         console.print(text_claims(tested))
     console.print(reading(verdicts), soft_wrap=True)
+    if not tested and (
+        others := [name for name in FAMILIES if any(each.found for each in judge(records, FAMILIES[name]))]
+    ):
+        options = " or ".join(f"--of {name}" for name in others)
+        console.print(f"None of {len(records)} runs is one that these claims are about. They fit {options}.")
     if len(tested) < len(verdicts):
         console.print(f"Not shown: {len(verdicts) - len(tested)} claims without runs; -o FILE writes all.")
     for note in dict.fromkeys(verdict.note for verdict in verdicts if verdict.note and verdict.found):

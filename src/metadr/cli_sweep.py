@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from metadr.predictions import prediction_sheet
 from metadr.recipes import COMPARED, Table, get_table, only
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
+from metadr.sequence import BY_PASSES
 from metadr.settings import assignments
 from metadr.stopping import Stop, Stopped
 from metadr.store import RunDirectory, description, finished_runs
@@ -164,6 +166,9 @@ def _sweep_and_report(
     with working(console) as tell:
         for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
             prepare(recipe, tell)
+    tables = [table.with_own_runs(partial(_lacks, out)) for table in tables]
+    chosen = only(tables, rows)
+    wanted = jobs_of(*(table.seeds_of for table in chosen))
     for table in chosen:
         _print_plan(table, out)
     jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
@@ -229,6 +234,17 @@ class Packing(Watch):
             packs.pack(self.file, out=self.out, only="finished")
         except UserError as error:  # such as a full disk: the runs themselves are there, and the sweep goes on
             console.print(f"Not packed: {escape(str(error))}", soft_wrap=True)
+
+
+def _lacks(out: Path, recipe: Recipe, seed: int, policy: str) -> bool:
+    """Whether a run is finished and was not tested by a policy of batch norm: an earlier version made it."""
+    if not policy:
+        return False
+    try:
+        run = RunDirectory(out, recipe, seed)
+    except UserError:  # it cannot be run as it is, which the plan will say
+        return False
+    return run.finished and policy not in run.read("rows.json")[-1].get(BY_PASSES, ())
 
 
 def _print_plan(table: Table, out: Path) -> None:

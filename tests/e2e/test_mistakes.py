@@ -313,6 +313,12 @@ def test_a_report_of_a_file_that_is_no_report(content: str, command: Command, tm
     assert path.read_text() == content
 
 
+def test_a_report_of_what_rescore_wrote(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "rescored.json"
+    path.write_text('[{"identity": {}, "before": [], "rows": []}]')
+    assert_told(command("report", path), "is what 'metadr rescore' wrote, and holds no records.")
+
+
 def test_a_report_of_records_that_lack_a_score(command: Command, finished: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     assert command("report", finished, "-o", path.with_suffix("")).code == 0

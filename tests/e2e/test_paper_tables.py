@@ -172,6 +172,7 @@ def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path
             "'table1' is no figure. Figures: figure3, figure3-weights, figure4, vkitti2-rendered",
         ),
         (["figure5"], "A png is not for a terminal. Name a file: -o figure5.png"),
+        (["table1", "-o", "table1.docx"], "-o must end in .md, .csv, .tex, .json, .png, .pdf, or --format say what"),
         (["figure5", "-o", "figure5.md"], "'figure5' is a picture of data, without a table."),
         (["nowhere", "--format", "md"], "'nowhere' is none. Tables: table1, table2"),
         (["table1", "--runs", "nowhere"], "No folder nowhere."),

@@ -27,6 +27,12 @@ def test_claims_are_judged_from_a_file_of_records(command: Command, tmp_path: Pa
     assert page.read_text().count("| no runs |") == len(CLAIMS)
 
 
+def test_claims_of_runs_of_another_family_name_it(command: Command) -> None:
+    ended = command("claims", RESULTS / "table1-weights.json")
+    assert ended.code == 0
+    assert "None of 111 runs is one that these claims are about. They fit --of digits-weights." in ended.out
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_claims_of_each_family(family: str, command: Command) -> None:
     ended = command("claims", RESULTS / "demo.json", "--of", family)

@@ -211,6 +211,40 @@ def test_over_every_rival() -> None:
     assert one(found[:-2], claim).outcome == "not decided"  # 3 pairs with one of them
 
 
+def test_one_rival_with_enough_pairs_refutes_a_claim_over_several() -> None:
+    rivals = (NAIVE, runs("p1", "l2+dr"))
+    claim = DR_OVER_NAIVE._replace(over=rivals)
+    few_worse = seeds(rivals[1], *[90] * 3)
+    verdict = one([*seeds(DR, *[50] * 5), *seeds(NAIVE, 60, 61, 62, 63, 64), *few_worse], claim)
+    assert (verdict.outcome, verdict.where) == ("does not hold", "over naive")
+    assert verdict.found is not None and (verdict.found.n, verdict.found.mean) == (5, -12.0)
+    # Three pairs alone refute nothing, whichever way they point, nor do five that point the way claimed.
+    verdict = one([*seeds(DR, *[70] * 5), *seeds(NAIVE, *[60] * 5), *few_worse], claim)
+    assert (verdict.outcome, verdict.where) == ("not decided", "over l2+dr")
+
+
+def test_runs_that_end_earlier_stand_in_where_there_are_no_others() -> None:
+    """Table 4's own runs see MNIST alone, and are tested on the others."""
+    (claim,) = [claim for claim in CLAIMS if claim.source == "Table 4"]
+    assert claim.instead is not None
+    sides = {"dr": claim.instead.runs, "naive": claim.instead.over[0]}
+    found = []
+    for method, score in (("dr", 60.0), ("naive", 40.0)):
+        content = content_of(sides[method])
+        identity = {**content, "format": 1, "data": "pixels", "order": ["mnist"], "tested": list(DIGITS[1:])}
+        for seed in range(5):
+            rows = [
+                {"after": after, "on": on, "metric": "accuracy", "value": score + seed, "images": 9}
+                for after in ("untrained", "mnist")
+                for on in DIGITS
+            ]
+            found.append(Record({**identity, "seed": seed}, ENVIRONMENT, 60.0, rows))
+    verdict = one(found, claim)
+    assert (verdict.outcome, verdict.p) == ("holds", 1 / 32)
+    assert verdict.found is not None and verdict.found.mean == 20.0
+    assert one(found[:5], claim).outcome == "no runs"
+
+
 def test_some_score_is_paid_for() -> None:
     """The best of four scores is held against four times its p."""
     claim = DR_OVER_NAIVE._replace(on=DIGITS, cells="some")

@@ -338,14 +338,14 @@ def test_runs_are_shown_by_the_statistics_of_tested_batches_where_they_know(tmp_
             row[BY_BATCH] = row["value"] - 7
     write_comparison(compare(table, runs), {tmp_path / "t.json": "json"})
     kept = read_records(tmp_path / "t.json")
-    assert [each.by_batch is None for each in kept] == [False, False, True, True]
+    assert [each.tested_by("batch") is None for each in kept] == [False, False, True, True]
     assert by_statistics(kept, "running") == kept
     made = compare(table, by_statistics(kept, "batch"))
     before, after = kept[0], by_statistics(kept, "batch")[0]
     assert after.scores[:-1] == before.scores[:-1]
     assert after.scores[-1] == [value - 7 for value in before.scores[-1]]
     kept[3].identity["training"]["tested_by"] = "batch"
-    assert kept[3].by_batch == kept[3]
+    assert kept[3].tested_by("batch") == kept[3]
     first, second = table.rows[:2]
     assert made.cells[first.title, "MNIST"].ours == "83.0 ± 0.0 (2 of 3)"
     assert made.cells[second.title, "MNIST"].ours == MISSING

@@ -34,6 +34,7 @@ LAYERS = [
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
     ["cli_bench", "cli_sweep"],
     ["cli"],
+    ["__main__"],
 ]
 LAYER_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
 UNKNOWN = len(LAYERS)  # a module without a layer: nobody may import it until it has one

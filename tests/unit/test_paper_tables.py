@@ -60,9 +60,11 @@ def test_some_rows_of_a_table(wanted: list[str], titles: int, runs: int) -> None
 
 
 def test_a_row_that_no_table_has_is_refused() -> None:
-    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1'. The rows there: Naive, Naive \+ DR, L2"):
+    with pytest.raises(
+        UserError, match=r"No row 'Navie' in table 'table1'. The rows there: 'Naive', 'Naive \+ DR', 'L2'"
+    ):
         only([get_table("table1")], ["Naive", "Navie"])
-    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1' and 'table3'. The rows there: Naive,"):
+    with pytest.raises(UserError, match=r"No row 'Navie' in table 'table1' and 'table3'. The rows there: 'Naive',"):
         only([get_table("table1"), get_table("table3")], ["Navie"])
 
 

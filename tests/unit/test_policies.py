@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from typer.testing import CliRunner
 
 import metadr
 from metadr.cli import app
+from metadr.cli_sweep import _lacks as lacks
 from metadr.errors import UserError
 from metadr.parts import EWC, GEM, L2, LwF, MetaDR, Randomize, Replay
 from metadr.policies import others_kept
-from metadr.recipes import get_table
+from metadr.recipes import Row, Table, get_table
 from metadr.report import Record, compare, read_records
 from metadr.report.records import pack_records, unpack_records
 from metadr.report.write import write_report
@@ -164,6 +166,24 @@ def test_rows_have_runs_of_their_own_where_none_would_keep_their_policy():
     )
     assert {row.by for row in changed.rows} == {""}
     assert len(changed.recipes) == 16
+
+
+def test_rows_have_runs_of_their_own_where_a_finished_run_is_too_old_to_have_kept_their_policy(
+    registered_toys, tmp_path
+):
+    toy = registered_toys["classification"]
+    recipe = toy.recipe(MetaDR())
+    rows = (Row("usual", (recipe,), 2), Row("by the clean pass", (recipe,), 2, by="clean"))
+    lacking = partial(lacks, tmp_path)
+    assert len(Table("toy", "", rows).with_own_runs(lacking).recipes) == 1  # nothing is finished
+    finished = metadr.run(recipe, out=tmp_path, device="cpu").path
+    assert len(Table("toy", "", rows).with_own_runs(lacking).recipes) == 1
+    older = json.loads((finished / "rows.json").read_text())
+    for row in older:
+        row.pop(BY_PASSES, None)
+    (finished / "rows.json").write_text(json.dumps(older))
+    own = Table("toy", "", rows).with_own_runs(lacking)
+    assert [dict(each.overrides).get("batch_norm") for each in own.recipes] == [None, "clean"]
 
 
 def test_published_runs_that_kept_none_are_missing_by_other_policies():

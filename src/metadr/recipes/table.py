@@ -78,6 +78,14 @@ class Table(NamedTuple):
         """The table as if every row had runs of its own."""
         return self._replace(rows=tuple(row.read for row in self.rows))
 
+    def with_own_runs(self, lacks: Callable[[Recipe, int, str], bool]) -> "Table":
+        """The table with runs of their own for rows whose policy a finished run lacks, being too old to keep it."""
+        rows = (
+            row.read if any(lacks(each, seed, row.by) for each in row.recipes for seed in self.seeds_in(row)) else row
+            for row in self.rows
+        )
+        return self._replace(rows=tuple(rows))
+
     def with_seeds(self, seeds: int | None) -> "Table":
         """The table with so many seeds in every row; as it is, if none is given."""
         return self if seeds is None else self._replace(rows=tuple(row._replace(seeds=seeds) for row in self.rows))
@@ -109,8 +117,8 @@ def only(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:
     for name in wanted:
         if not any(_is_called(row, name) for table in tables for row in table.rows):
             where = " and ".join(f"'{table.name}'" for table in tables)
-            titles = ", ".join(dict.fromkeys(row.title for table in tables for row in table.rows))
-            raise UserError(f"No row '{name}' in table {where}. The rows there: {titles}.")
+            titles = ", ".join(dict.fromkeys(f"'{row.title}'" for table in tables for row in table.rows))
+            raise UserError(f"No row '{name}' in table {where}. The rows there: {titles}; * stands for any text.")
     kept = [[row for row in table.rows if any(_is_called(row, name) for name in wanted)] for table in tables]
     return [table._replace(rows=tuple(rows)) for table, rows in zip(tables, kept, strict=True) if rows]
 

@@ -83,6 +83,7 @@ class Comparison(NamedTuple):
     cells: dict[tuple[str, str], Cell]  # by row and column
     runs: Runs
     notes: list[str]
+    shared: bool = False  # some rows are read from the runs of others
 
     @property
     def rows(self) -> list[str]:
@@ -110,6 +111,7 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
         published: they were kept in results/: shown whatever became of the code's revisions, with a note.
         ddof: the spread divides by n - ddof.
     """
+    shared = any(row.by for row in table.rows)
     table, records = table.read, list(records)
     runs, notes = _matching(
         table, [*records, *(other for each in records for other in each.of_other_policies)], published
@@ -128,7 +130,7 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
             cells[row.title, column] = Cell(tuple(those), found, len(row.recipes) * row.seeds, printed, ddof)
     filled = dict.fromkeys(column for _, column in cells)
     columns = [column for column in columns_of(beside) if column in filled] or list(filled)
-    made = Comparison(table, columns, cells, runs, [*table.notes, *notes])
+    made = Comparison(table, columns, cells, runs, [*table.notes, *notes], shared)
     return made._replace(notes=[*made.notes, *frames_note(made.records)])
 
 

@@ -103,7 +103,7 @@ def _points(
 
 
 def _settings(made: Comparison, rows: Sequence[Row], judged: Sequence[str]) -> str:
-    lines = [["setting", "value", "points", *made.columns, "distance"]]
+    lines = [["setting", "value", "complete points", *made.columns, "distance"]]
     lines.append(["---", "---"] + ["---:"] * (len(made.columns) + 2))
     for place, (name, _) in enumerate(rows[0].point):
         for value in dict.fromkeys(row.point[place][1] for row in rows):
@@ -124,7 +124,10 @@ def _cells(made: Comparison, row: Row, columns: Sequence[str]) -> list[Cell]:
 
 
 def _ours(made: Comparison, row: Row) -> list[str]:
-    return [NOT_RUN if cell.mean is None else f"{cell.mean:.1f}" for cell in _cells(made, row, made.columns)]
+    """Mean ± spread (n); of rows with one run each, which a grid has many of, the score alone."""
+    alone = all(each.seeds == 1 for each in made.table.rows)
+    cells = _cells(made, row, made.columns)
+    return [NOT_RUN if each.mean is None else f"{each.mean:.1f}" if alone else each.ours for each in cells]
 
 
 def _complete(made: Comparison, row: Row) -> bool:

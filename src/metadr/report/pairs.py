@@ -170,9 +170,10 @@ def score_of(record: Record, score: str) -> float:
     if score == "forgotten":
         return -record.summary.bwt
     on, _, after = score.partition(" after ")
-    places = {name: index for index, domain in enumerate(record.order) for name in (domain, domain.rpartition("-")[2])}
-    scores = record.scores[places[after] + 1 if after else -1]
-    return statistics.fmean(scores[places[domain]] for domain in on.split("+"))
+    known = {name: domain for domain in (*record.tested, *record.order) for name in (domain, domain.rpartition("-")[2])}
+    moment = known[after] if after else record.order[-1]
+    scores = {row["on"]: float(row["value"]) for row in record.rows if row["after"] == moment}
+    return statistics.fmean(scores[known[domain]] for domain in on.split("+"))
 
 
 def as_printed(ours: list[Measured], rival: Printed) -> tuple[list[Measured], list[str]]:

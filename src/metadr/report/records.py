@@ -149,6 +149,8 @@ def by_statistics(records: Iterable[Record], by: TestedBy) -> list[Record]:
 def _read_file(path: Path) -> list[Record]:
     try:
         content = json.loads(path.read_text())
+        if isinstance(content, list) and content and set(content[0]) == {"identity", "before", "rows"}:
+            raise UserError(f"{path} is what 'metadr rescore' wrote, and holds no records. Give a report's .json file.")
         records = unpack_records(content) if isinstance(content, dict) else [Record(**record) for record in content]
         return [_whole(record) for record in records]
     except _UNREADABLE as error:

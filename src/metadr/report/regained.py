@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
 from metadr.files import told, write_file
+from metadr.recipes.digits import SYN
 from metadr.report.comparison import title_of
 from metadr.report.records import Record
 from metadr.report.tables import cell, group
@@ -96,12 +97,13 @@ def write_regained(found: Sequence[Rescored], stem: Path) -> list[Path]:
         "In the second table the score on each domain at the end, in percent: by the running statistics that the run "
         "ended with, by the domain's own, and by those of every tested batch, of as many images as in training.\n"
     )
+    rendered = [f"{SYN}\n"] if any("syn" in each.order for each in found) else []
     lines = [
         json.dumps({"identity": each.identity, "before": each.before, "rows": each.rows}, sort_keys=True)
         for each in found
     ]
     written = {
-        stem.with_name(stem.name + ".md"): "\n".join([*parts, note]),
+        stem.with_name(stem.name + ".md"): "\n".join([*parts, note, *rendered]),
         stem.with_name(stem.name + ".json"): "[\n" + ",\n".join(lines) + "\n]\n",
     }
     with told(stem):

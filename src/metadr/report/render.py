@@ -12,7 +12,8 @@ NOT_PRINTED = "-"
 MADE_HERE = {"SYN": "SYN is rendered here, not Ganin's"}  # by column
 STAND_INS = {"vkitti2-rendered": "scenes are rendered here, not Virtual KITTI 2's"}  # by benchmark
 HOW_TO_READ = "Score on each domain's {} images at the end of the sequence, in percent"
-BESIDE_THE_PAPER = ": mean ± standard deviation (number of runs); the paper's mean ± spread; ours less the paper's"
+MEAN = ": mean ± standard deviation (number of runs)"
+BESIDE_THE_PAPER = f"{MEAN}; the paper's mean ± spread; ours less the paper's"
 
 
 def markdown_comparison(made: Comparison) -> str:
@@ -82,13 +83,20 @@ def _paper(cell: Cell | None) -> str:
 
 
 def _difference(cell: Cell | None) -> str:
-    return NOT_PRINTED if cell is None or cell.difference is None else f"{cell.difference:+.1f}"
+    return NOT_PRINTED if cell is None or cell.difference is None else f"{cell.difference:+z.1f}"
 
 
 def _notes(made: Comparison) -> list[str]:
     held_out = {dict(recipe.data).get("test_on") for recipe in made.table.recipes} == {"val"}
     how = HOW_TO_READ.format("held-out training" if held_out else "test")
-    beside = BESIDE_THE_PAPER if made.table.judged == "paper" else ""
+    cells = made.cells.values()
+    beside = (
+        BESIDE_THE_PAPER
+        if any(each.paper for each in cells)
+        else MEAN
+        if any(each.wanted > 1 for each in cells)
+        else ""
+    )
     return [f"{how}{beside}.", *made.notes, _made_with(made)]
 
 
@@ -103,7 +111,9 @@ def _made_with(made: Comparison) -> str:
     hours = sum(record.seconds for record in records) / 3600
     where = "; ".join(sorted({record.made_with for record in records}))
     wanted = sum(map(len, made.table.seeds_of.values()))
-    return f"{len(records)} of {wanted} runs, {hours:.1f} hours of runs (those side by side count each), on {where}."
+    found = sum(map(len, made.runs.values()))
+    count = f"{len(records)} runs in {found} of {wanted} places" if made.shared else f"{found} of {wanted} runs"
+    return f"{count}, {hours:.1f} hours of runs (those side by side count each), on {where}."
 
 
 def _number(value: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
+from metadr.recipes.digits import SYN
 from metadr.recipes.from_weights import started_with
 from metadr.report.claims import CLAIMS, ORDERS, Claim, Gain, Printed, Runs, claim_with
 from metadr.report.claims_beyond import BEYOND_CLAIMS
@@ -40,6 +41,7 @@ class Verdict(NamedTuple):
     where: str = ""  # which one that is
     p: float | None = None
     corrected: float | None = None  # none where it is not of the family
+    against: "Comparison | None" = None  # of several, one that points the other way: that with the most pairs
     note: str = ""
 
 
@@ -53,7 +55,8 @@ class Comparison(NamedTuple):
 def judge(records: Iterable[Record], claims: Sequence[Claim] = CLAIMS, *, level: float = LEVEL) -> list[Verdict]:
     """Put each claim to the runs that it speaks of.
 
-    A claim of a difference is tested one-sided and corrected among all claims whose number of pairs can decide them. A
+    A claim of a difference is tested one-sided and corrected among all claims whose number of pairs can decide them.
+    Where too few pairs with one rival leave a claim over several open, another with enough of them can refute it. A
     claim of no difference holds where none is found: it is judged by its own p, since a corrected one would favour it.
     """
     shelf = Shelf(records)
@@ -63,6 +66,7 @@ def judge(records: Iterable[Record], claims: Sequence[Claim] = CLAIMS, *, level:
     able = decidable([least[i] for i in family], level)
     family = [i for i, kept in zip(family, able, strict=True) if kept]
     corrected = dict(zip(family, holm([_p(tested[i]) for i in family]), strict=True))
+    enough = max((least[i] for i in family), default=level)  # what a p must be able to be
     verdicts = []
     for i, verdict in enumerate(tested):
         outcome: Outcome = "not decided"
@@ -75,6 +79,11 @@ def judge(records: Iterable[Record], claims: Sequence[Claim] = CLAIMS, *, level:
                 outcome = "does not hold"
         elif verdict.claim.kind == "no more" and least[i] <= level:
             outcome = "holds" if _p(verdict) > level else "does not hold"
+        elif verdict.against and verdict.against.found.least_p <= enough:
+            outcome = "does not hold"
+            verdict = verdict._replace(
+                found=verdict.against.found, where=verdict.against.where, p=verdict.against.found.p
+            )
         verdicts.append(verdict._replace(outcome=outcome, corrected=corrected.get(i)))
     return verdicts
 
@@ -84,7 +93,8 @@ def markdown_claims(verdicts: Sequence[Verdict]) -> str:
     rows = [HEAD, ("---",) * 4 + ("---:",) * 4, *map(_cells, verdicts)]
     table = "".join("| " + " | ".join(row) + " |\n" for row in rows)
     notes = "".join(f"- {_notes_name(verdict)}: {verdict.note}.\n" for verdict in verdicts if verdict.note)
-    return table + f"\n{reading(verdicts)}\n" + (f"\n{notes}" if notes else "")
+    rendered = f"\n{SYN}\n" if any(_on_digits(verdict.claim.runs) for verdict in verdicts) else ""
+    return table + f"\n{reading(verdicts)}\n" + rendered + (f"\n{notes}" if notes else "")
 
 
 def text_claims(verdicts: Sequence[Verdict]) -> TextTable:
@@ -126,17 +136,25 @@ def _test(claim: Claim, shelf: Shelf) -> Verdict:
             comparisons.append(Comparison(compare(differences), ", ".join(where)))
     note = "; ".join(dict.fromkeys(notes))
     if len(comparisons) < len(claim.over) * len(claim.on):
-        return Verdict(claim, "no runs", note=note)
+        instead = claim.instead and _test(claim.instead, shelf)
+        return instead._replace(claim=claim) if instead and instead.found else Verdict(claim, "no runs", note=note)
     weakest_first = sorted(comparisons, key=lambda each: (-each.found.p, each.found.mean))
     chosen = weakest_first[0 if claim.cells == "every" else -1]
     found = chosen.found
+    against = (
+        [each for each in weakest_first if each.found.mean <= 0]
+        if (claim.kind, claim.cells) == ("more", "every")
+        else []
+    )
     if claim.cells == "every":
         p, least = found.p, max(each.found.least_p for each in comparisons)
     else:  # the strongest of so many is not one that was named beforehand
         p = min(1.0, len(comparisons) * found.p)
         least = min(1.0, len(comparisons) * min(each.found.least_p for each in comparisons))
     found = found._replace(mean=found.mean + claim.margin, least_p=least)
-    return Verdict(claim, "not decided", found, chosen.where, p, note=note)
+    most = min(against, key=lambda each: each.found.least_p, default=None)
+    against_it = most and most._replace(found=most.found._replace(mean=most.found.mean + claim.margin))
+    return Verdict(claim, "not decided", found, chosen.where, p, against=against_it, note=note)
 
 
 def _p(verdict: Verdict) -> float:
@@ -173,6 +191,10 @@ def _on(claim: Claim) -> str:
     sides = (side.runs if isinstance(side, Gain) else side for side in (claim.runs, *claim.over))
     places = dict.fromkeys(_where(side) for side in sides if isinstance(side, Runs))
     return f"{' and '.join(places)}: {', '.join(claim.on)}"
+
+
+def _on_digits(side: Runs | Gain) -> bool:
+    return (side.runs if isinstance(side, Gain) else side).recipe.startswith("digits")
 
 
 def _where(wanted: Runs) -> str:

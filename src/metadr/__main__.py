@@ -1,0 +1,5 @@
+"""`python -m metadr`: the command line."""
+
+from metadr.cli import main
+
+main()
