@@ -514,4 +514,13 @@ def test_figure_4_is_clean_along_each_protocol() -> None:
     ):
         assert [tick.get_text() for tick in panel.get_xticklabels()] == ["Clean", *moments]
         lines = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
-        assert lines == {"Naive": [60.0, 60.0, 50.0], "Naive + DR (missing)": [], "Meta-DR": [60.0, 60.0, 50.0]}
+        under = panel.get_title()[:2]
+        assert lines == {
+            "Naive": [60.0, 60.0, 50.0],
+            f"Naive + DR ({under}: missing)": [],
+            "Meta-DR": [60.0, 60.0, 50.0],
+        }
+        assert panel.get_legend() is None
+    (legend,) = figure.legends  # one for all panels, and what any of them lacks
+    missing = [f"Naive + DR ({under}: missing)" for under in ("P1", "P2", "P3")]
+    assert sorted(text.get_text() for text in legend.get_texts()) == sorted(["Naive", "Meta-DR", *missing])

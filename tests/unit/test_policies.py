@@ -119,6 +119,14 @@ def test_records_keep_them_in_files(registered_toys, tmp_path):
     assert written == record
 
 
+def test_records_of_masks_keep_classes_and_matrices_of_the_last_test(registered_toys, tmp_path):
+    record = trained(registered_toys["segmentation"], tmp_path)
+    (packed,) = unpack_records(json.loads(pack_records([record])))
+    assert packed.last_rows == record.last_rows
+    assert all({"iou", "confusion", "micro", "suite"} <= set(row) for row in packed.last_rows)
+    assert not any("confusion" in row for row in packed.rows[:-3])  # only of the last: files stay small
+
+
 def of(recipe, value: float, beside: dict[str, float], seed: int = 0) -> Record:
     """A run with one score everywhere, and others by what it kept."""
     rows = [

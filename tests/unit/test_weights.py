@@ -43,6 +43,15 @@ def test_a_network_is_filled_with_all_of_a_file_that_fits(file: Path) -> None:
         assert torch.equal(value, tiny_state()[name]), name
 
 
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    state = tiny_state()
+    name = next(name for name in state if name.endswith("running_var"))
+    state[name] = torch.full_like(state[name], 83_615).half()  # beyond what half precision holds
+    save_file(state, tmp_path / "half.safetensors")
+    with pytest.raises(UserError, match=rf"'{name}' of the weights .* has numbers that are not finite"):
+        models.build("tiny_resnet", 10, str(tmp_path / "half.safetensors"))
+
+
 def test_a_last_layer_of_other_classes_stays_as_it_was_drawn(file: Path) -> None:
     torch.manual_seed(7)
     drawn = models.build("tiny_resnet", 3).state_dict()

@@ -113,6 +113,11 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: s
     own = network.state_dict()
     with torch.no_grad():
         for name in fitting(network, given, head=head, model=model, origin=origin):
+            if not state[name].isfinite().all():
+                raise UserError(
+                    f"'{name}' of the weights {origin} has numbers that are not finite, as large ones in half "
+                    "precision are not. Give the weights in float32."
+                )
             own[name].copy_(state[name])
 
 

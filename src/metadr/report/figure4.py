@@ -27,7 +27,7 @@ def clean_figure(made: Comparison) -> Figure:
             colour, marker = looks[row.title]
             along = [[record.scores[after + 1][0] for record in made.runs_of(row)] for after in range(len(moments))]
             if not along[0]:
-                panel.plot([], [], color=colour, marker=marker, label=f"{row.title} ({MISSING})")
+                panel.plot([], [], color=colour, marker=marker, label=f"{row.title} ({under}: {MISSING})")
                 continue
             means = [statistics.fmean(values) for values in along]
             panel.plot(range(len(moments)), means, color=colour, marker=marker, markersize=4.5, label=row.title)
@@ -40,7 +40,9 @@ def clean_figure(made: Comparison) -> Figure:
         panel.set_xlabel("after training on", fontsize=9)
         panel.grid(axis="y", color="0.85", linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(fontsize=7, frameon=False, loc="lower left")
+    # Beside the panels, where it hides no curve, and once: what is missing of some protocol is said there.
+    lines = {line.get_label(): line for panel in panels for line in panel.get_lines()}
+    figure.legend(lines.values(), list(lines), loc="outside lower center", ncols=len(titles), fontsize=8, frameon=False)
     panels[0].set_ylabel("mean IoU (%)")
     panels[0].set_ylim(0, 101)
     figure.suptitle(made.table.about, fontsize=10)

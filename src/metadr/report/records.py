@@ -17,6 +17,7 @@ PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "dr", "meta-dr")
 PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "lwf": "LwF", "dr": "DR", "meta-dr": "Meta-DR"}
 # Batch norm's statistics in the last test: the run's own, those of every tested batch, or by a policy of `KEPT`.
 TestedBy = Literal["running", "batch", "all", "clean", "inner", "inner+clean"]
+OF_MASKS = ("suite", "micro", "iou", "confusion")  # of a row beside its score; files keep those of the last test
 ORACLES = {"so_far": "Oracle (cumul.)", "all": "Oracle (all)"}
 
 
@@ -190,6 +191,8 @@ def pack_records(records: Iterable[Record]) -> str:
         batches = {row["on"]: row[BY_BATCH] for row in record.rows if BY_BATCH in row}
         passes = {row["on"]: row[BY_PASSES] for row in record.rows if BY_PASSES in row}
         policies = list(passes[domains[0]]) if passes else []
+        last = {row["on"]: row for row in record.last_rows}
+        of_masks = [name for name in OF_MASKS if all(name in row for row in last.values())]
         runs.append(
             {
                 "recipe": _place(recipe, recipes),
@@ -199,6 +202,7 @@ def pack_records(records: Iterable[Record]) -> str:
                 "scores": [[values[after, on] for on in domains] for after in (UNTRAINED, *record.order)],
                 **({BY_BATCH: [batches.get(on) for on in domains]} if batches else {}),
                 **({BY_PASSES: {each: [passes[on][each] for on in domains] for each in policies}} if passes else {}),
+                **{name: [last[on][name] for on in domains] for name in of_masks},
             }
         )
     parts = {"environments": environments, "recipes": recipes, "runs": runs}
@@ -222,6 +226,9 @@ def unpack_records(content: dict[str, Any]) -> list[Record]:
             row |= {} if value is None else {BY_BATCH: value}
         for place, row in enumerate(rows[-len(domains) :] if BY_PASSES in run else ()):
             row[BY_PASSES] = {policy: values[place] for policy, values in run[BY_PASSES].items()}
+        for name in OF_MASKS:
+            for row, value in zip(rows[-len(domains) :], run.get(name, ()), strict=False):
+                row[name] = value
         records.append(Record(identity, content["environments"][run["environment"]], run["seconds"], rows))
     return records
 

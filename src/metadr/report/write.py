@@ -21,6 +21,7 @@ from metadr.report.render import csv_comparison, markdown_comparison, tex_compar
 from metadr.report.tables import Group, csv_table, group, markdown
 
 Format = Literal["md", "csv", "tex", "json", "png", "pdf"]
+RENDERED = ("streets", "vkitti2-rendered")
 TEXTS: dict[str, Callable[[Comparison], str]] = {
     "md": markdown_comparison,
     "csv": csv_comparison,
@@ -119,11 +120,13 @@ def _one_per_line(records: list[Record]) -> str:
 def _footer(records: list[Record]) -> str:
     """How to read the table, and what it was made with."""
     made = sorted({record.made_with for record in records})
+    streets = any(record.identity["benchmark"] in RENDERED for record in records)
+    rendered = "The streets are rendered here: simple scenes, not photographs.\n\n" if streets else ""
     minutes = sum(record.seconds for record in records) / 60
     return (
         "Score on each domain's test images at the end of the sequence, in percent, mean ± standard deviation over n "
         "seeds. ACC: mean over all domains; kept: mean over all but the last; BWT: kept less what it was right after "
         "training on each; FWT: score before training on a domain, over an untrained model's; forgetting: best so far "
-        "less final.\n\n"
+        f"less final.\n\n{rendered}"
         f"{len(records)} runs, {minutes:.1f} minutes in all, on {'; '.join(made)}.\n"
     )
