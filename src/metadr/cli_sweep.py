@@ -1,12 +1,13 @@
 """`metadr sweep` and `demo`: what is missing of tables is run, and all that there is of them shown."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +23,7 @@ from metadr.engine.ground import pick_device
 from metadr.errors import UserError, unknown
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
+from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
@@ -29,6 +31,7 @@ from metadr.sequence import BY_PASSES
 from metadr.settings import assignments
 from metadr.stopping import Stop, Stopped
 from metadr.store import RunDirectory, description, finished_runs
+from metadr.survey import seconds_a_step
 from metadr.sweep import Job, each_reason_once, jobs_of, plan_jobs, plan_known, titles_of
 from metadr.sweep import sweep as sweep_jobs
 
@@ -175,7 +178,9 @@ def _sweep_and_report(
     if seeds:
         console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
     if jobs.missing:
-        cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"))
+        with working(console) as tell:
+            timed = partial(_timed, tell)
+            cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"), timed=timed)
         console.print(str(cost), soft_wrap=True)
     started, in_time = time.monotonic(), stop.seconds_left if whole else None
     with stop, watching as watch:
@@ -234,6 +239,11 @@ class Packing(Watch):
             packs.pack(self.file, out=self.out, only="finished")
         except UserError as error:  # such as a full disk: the runs themselves are there, and the sweep goes on
             console.print(f"Not packed: {escape(str(error))}", soft_wrap=True)
+
+
+def _timed(tell: Callable[[Work], None], recipe: Recipe, device: torch.device) -> float:
+    tell(Work(f"a few steps of {recipe.method_name}", 0, 0))
+    return seconds_a_step(recipe, device)
 
 
 def _lacks(out: Path, recipe: Recipe, seed: int, policy: str) -> bool:

@@ -1,10 +1,11 @@
-"""What a sweep will take, before it starts: from finished runs of the same kind, else from measured steps on a GPU."""
+"""What a sweep will take, before it starts: from finished runs of the same kind, else from steps measured on such a GPU,
+else from a few steps taken here."""
 
 import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ IMAGE_SIDE = {"digits": 32, "pacs": 224}  # of benchmarks whose images have one 
 # The settings of Training that decide how long a step takes, by and large.
 DECIDING = ("model", "batch_size", "precision", "deterministic", "recompute")
 Rates = dict[str, float]  # kind of run -> seconds a step
+WORTH_TIMING = 1000  # steps to take of a kind: those of a smaller one are taken as soon
 
 
 class Cost(NamedTuple):
@@ -46,20 +48,39 @@ class Cost(NamedTuple):
         return text + "."
 
 
-def estimate(jobs: Sequence[Job], out: str | Path, device: torch.device, *, lanes: Lanes = "auto") -> Cost:
-    """What these runs take on a device, by what is known of their methods."""
-    finished, measured = _finished(out, device), _measured(device, side_by_side=len(jobs) > 1 and lanes != 1)
-    steps, seconds, unknown = 0, 0.0, Counter[str]()
-    for job, shared in zip(jobs, shared_domains(jobs), strict=True):
-        own = _steps_left(job, out, shared)
-        kind = _kind(job.recipe)
-        rate = finished.get(kind, measured.get(kind))  # runs of one's own have tests and a beginning in them
-        steps += own
-        if rate is None:
-            unknown[job.recipe.method_name] += 1
-        else:
-            seconds += own * rate
-    return Cost(steps, seconds, unknown)
+def estimate(
+    jobs: Sequence[Job],
+    out: str | Path,
+    device: torch.device,
+    *,
+    lanes: Lanes = "auto",
+    timed: Callable[[Recipe, torch.device], float] | None = None,
+) -> Cost:
+    """What these runs take on a device, by what is known of their methods.
+
+    Args:
+        jobs: the runs.
+        out: the folder of runs.
+        device: where they will run.
+        lanes: how many side by side.
+        timed: the seconds a step of a recipe takes, for kinds of runs of which nothing is known and much is to be run.
+    """
+    # Runs of one's own have tests and a beginning in them.
+    rates = _measured(device, side_by_side=len(jobs) > 1 and lanes != 1) | _finished(out, device)
+    left = [(job, _kind(job.recipe), _steps_left(job, out, shared)) for job, shared in _with_shared(jobs)]
+    of_kind = Counter[str]()
+    for _, kind, steps in left:
+        of_kind[kind] += steps
+    for job, kind, _ in left:
+        if timed and kind not in rates and of_kind[kind] >= WORTH_TIMING:
+            rates[kind] = timed(job.recipe, device)
+    seconds = sum(steps * rates.get(kind, 0.0) for _, kind, steps in left)
+    unknown = Counter(job.recipe.method_name for job, kind, _ in left if kind not in rates)
+    return Cost(sum(steps for _, _, steps in left), seconds, unknown)
+
+
+def _with_shared(jobs: Sequence[Job]) -> Iterable[tuple[Job, int]]:
+    return zip(jobs, shared_domains(jobs), strict=True)
 
 
 def _steps_left(job: Job, out: str | Path, shared: int) -> int:

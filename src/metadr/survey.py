@@ -80,6 +80,13 @@ def survey(recipe: Recipe, found: Mapping[str, Found], seed: int = 0, *, device:
     return Survey(benchmark, counts, twins(whole, found), cost)
 
 
+def seconds_a_step(recipe: Recipe, device: torch.device) -> float:
+    """By a few steps on each domain: what a whole run takes, by its number of steps."""
+    with Ground(training_of(recipe), device).held():
+        cost = _cost(recipe, benchmark_of(recipe), read_domains(recipe), 0, device)
+    return cost.seconds / sum(cost.steps)
+
+
 def twins(domains: list[Domain], found: Mapping[str, Found]) -> list[Twins]:
     """Equal images in different splits, the trained ones first: those of a test set were seen in training."""
     first: dict[str, dict[bytes, int]] = {}

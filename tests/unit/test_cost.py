@@ -15,6 +15,7 @@ from metadr.clock import Clock
 from metadr.cost import Cost, estimate
 from metadr.run import run
 from metadr.store import RunDirectory, description
+from metadr.survey import seconds_a_step, survey
 from metadr.sweep import Job, sweep
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -56,6 +57,31 @@ def test_only_turns_count(monkeypatch: pytest.MonkeyPatch) -> None:
         assert clock.seconds == 2 + 1
     monkeypatch.undo()
     assert clock._past == 2 + 3
+
+
+def test_kinds_of_which_nothing_is_known_are_timed_where_much_is_to_be_run(registered_toys, tmp_path: Path) -> None:
+    many, few = make_recipe("toy-shapes", "dr", steps=500), make_recipe("toy-shapes", steps=5)
+    asked = []
+
+    def timed(recipe: Any, device: torch.device) -> float:
+        asked.append(recipe)
+        return 0.5
+
+    jobs = [Job(many, 0), Job(many, 1), Job(few, 0)]
+    told = estimate(jobs, tmp_path, CPU, timed=timed)
+    assert asked == [many]  # once for both
+    assert told == Cost(2 * 1500 + 15, pytest.approx(1500.0), Counter({"naive": 1}))
+    run(make_recipe("toy-shapes", "dr", steps=2), out=tmp_path, device="cpu")
+    assert estimate(jobs[:2], tmp_path, CPU, timed=timed).seconds != 1500.0
+    assert asked == [many]  # a finished run tells more
+
+
+def test_a_few_steps_tell_what_a_run_takes(registered_toys) -> None:
+    recipe = make_recipe("toy-shapes", "dr", steps=100)
+    rate = seconds_a_step(recipe, CPU)
+    assert 0 < rate < 1
+    whole = survey(recipe, {}, device="cpu").cost
+    assert rate == pytest.approx(whole.seconds / 300, rel=5)  # of the same order: two measurements of some milliseconds
 
 
 def test_what_was_learnt_of_a_run_is_not_paid_for_again(registered_toys, tmp_path: Path) -> None:
