@@ -190,7 +190,8 @@ def _sweep_and_report(
     time_is_up = stop.out_of_time  # before the report, which takes time too
     left = len(jobs.missing) - len(outcome.done) - len(outcome.failed)
     if stop.interrupted and left:
-        raise Stopped
+        done = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {left} left."
+        raise Stopped(f"{done} The same command goes on from the last checkpoints.")
     for table in tables:
         _report(table, out)
     if jobs.missing:

@@ -1,5 +1,5 @@
-"""What a sweep will take, before it starts: from finished runs of the same kind, else from steps measured on such a GPU,
-else from a few steps taken here."""
+"""What a sweep will take, before it starts: from finished runs of the same kind, else from steps measured on such a
+GPU, else from a few steps taken here."""
 
 import json
 import re

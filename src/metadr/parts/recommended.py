@@ -28,15 +28,19 @@ class Configuration(NamedTuple):
 
 PER_IMAGE = {"dr.per": "image", "dr.pick": "operation"}
 
-# Candidates: what the search will name takes their place, and `about` then says what was measured.
+# The best that the search has tried so far; what `beyond-final` says of them is to come.
 RECOMMENDED: Mapping[str, Configuration] = {
     "recommended": Configuration(
-        "dr", PER_IMAGE, about="without memory: DR, a transformation drawn for every image. A candidate, not measured"
+        "dr+lwf",
+        {**PER_IMAGE, "lwf.strength": 0.5},
+        {"later_lr": 1e-4},
+        about="without memory: a transformation drawn for every image, and the outputs that the network had before held "
+        "on to. Best so far on held-out images of the digits, not tested on fresh seeds",
     ),
     "recommended-er": Configuration(
-        "dr+er",
+        "dr+er+lwf",
         PER_IMAGE,
         {"later_lr": 1e-4},
-        about="with a memory: the same on new and replayed images, learning faster. A candidate, not measured",
+        about="the same with a memory, which is replayed. Best so far likewise",
     ),
 }
