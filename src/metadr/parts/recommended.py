@@ -34,8 +34,8 @@ RECOMMENDED: Mapping[str, Configuration] = {
         "dr+lwf",
         {**PER_IMAGE, "lwf.strength": 0.5},
         {"later_lr": 1e-4},
-        about="without memory: a transformation drawn for every image, and outputs held near those of before. Best so far on "
-        "held-out images of the digits, not tested on fresh seeds",
+        about="without memory: a transformation drawn for every image, and outputs held near those of before. Best so "
+        "far on held-out images of the digits, not tested on fresh seeds",
     ),
     "recommended-er": Configuration(
         "dr+er+lwf",
