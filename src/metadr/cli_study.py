@@ -43,6 +43,8 @@ def claims(
     ):
         options = " or ".join(f"--of {name}" for name in others)
         console.print(f"None of {len(records)} runs is one that these claims are about. They fit {options}.")
+    elif not tested:
+        console.print(f"None of {len(records)} runs has exactly the settings that a claim names (docs/protocol.md).")
     if len(tested) < len(verdicts):
         console.print(f"Not shown: {len(verdicts) - len(tested)} claims without runs; -o FILE writes all.")
     for note in dict.fromkeys(verdict.note for verdict in verdicts if verdict.note and verdict.found):

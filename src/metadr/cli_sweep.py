@@ -22,6 +22,7 @@ from metadr.display import Watch, duration, working
 from metadr.engine.ground import pick_device
 from metadr.errors import UserError, unknown
 from metadr.images import write_picture
+from metadr.models import FROM_A_FILE
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
@@ -101,7 +102,8 @@ def as_asked(
     tables: list[Table], rows: list[str], fields: dict[str, str], weights: str | None, *, tiny: bool
 ) -> list[Table]:
     """The tables with settings from the command line in the rows that are asked for, and a note where these are not
-    their own. A file of weights is for those that start from weights; where none of them does, for all of them."""
+    their own. A file of weights is for those that start from weights; where none of them does, for all of them. Other
+    rows that start from a file, with such a network, have it too: what is finished of them is found by it."""
     asked_for = {recipe for table in only(tables, rows) for recipe in table.recipes}
     known = {recipe: known_fields(recipe) for recipe in asked_for}
     every = {name for names in known.values() for name in names}
@@ -109,10 +111,13 @@ def as_asked(
         if name not in every:
             raise unknown("field", name, every, hint="No row has such a setting: list all with 'metadr list fields'.")
     some = any(training_of(recipe).weights for recipe in asked_for)
+    networks = {training_of(recipe).model for recipe in asked_for}
 
     def change(recipe: Recipe) -> Recipe:
         if recipe not in asked_for:
-            return recipe
+            usual = training_of(recipe)
+            named = weights and usual.weights == FROM_A_FILE and usual.model in networks
+            return with_settings(recipe, weights=weights) if named else recipe
         own = {name: value for name, value in fields.items() if name in known[recipe]}  # not all have all parts
         if weights and (training_of(recipe).weights or not some):
             own["weights"] = weights

@@ -14,7 +14,7 @@ from metadr.beginnings import Beginning, Beginnings, needs_a_past
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.best_epoch import Best, BestEpoch
 from metadr.clock import Clock
-from metadr.core import Domain, Recipe, Split
+from metadr.core import Domain, Memory, Recipe, Split
 from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
 from metadr.engine.learner import Learner, stream_seed
@@ -84,6 +84,8 @@ class DomainSequence:
         self.learner = Learner(
             recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=self.sizes
         )
+        most = recipe.memory_per_domain  # a domain may have fewer images, and so the memory less room
+        self.learner.memory = Memory(sum(min(most, domain.train.num_images) for domain in self.domains))
         self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
         self.taken_over = 0  # steps that another run took, which begins with the same domains

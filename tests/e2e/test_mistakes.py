@@ -63,6 +63,7 @@ UNKNOWN: dict[str, tuple[Any, ...]] = {
     "field-of-a-row": (["sweep", "table1", "--set", "dr.pr=image"], "No field 'dr.pr'", "Closest: 'dr.per'"),
     "rows-made-one": (["sweep", "table8", "--set", "inner_lr=0.1"], "rows of table 'table8'", "would be the same"),
     "table": (["sweep", "dmeo"], "No table 'dmeo'", "Closest: 'demo'", "metadr list tables"),
+    "picture": (["sweep", "figure5"], "'figure5' shows data and needs no run", "metadr report figure5 -o figure5.png"),
     "list": (["list", "benchmrks"], "No list 'benchmrks'", "Closest: 'benchmarks'"),
 }
 

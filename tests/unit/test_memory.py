@@ -5,6 +5,7 @@ import torch
 
 from metadr.core import Batch, Memory
 from metadr.parts import Replay
+from metadr.run import run
 
 CPU = torch.device("cpu")
 
@@ -13,6 +14,14 @@ def images(start: int, num_images: int) -> Batch:
     """Images that are told apart by their colour."""
     colours = torch.arange(start, start + num_images)
     return Batch(colours.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2).contiguous(), colours)
+
+
+def test_a_memory_has_room_for_no_more_images_than_there_are(registered_toys, tmp_path):
+    """M may be more than a domain has: a run keeps them all, and takes no memory for others."""
+    toy = registered_toys["classification"]
+    recipe = toy.recipe(Replay(), memory=10**9)
+    plain = run(toy.recipe(Replay(), memory=24), out=tmp_path / "plain", device="cpu")  # of 24 each
+    assert run(recipe, out=tmp_path / "more", device="cpu").scores == plain.scores
 
 
 def test_a_memory_samples_every_filled_row_and_no_other():

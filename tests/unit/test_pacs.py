@@ -20,6 +20,8 @@ from metadr.errors import UserError
 from metadr.progress import Work
 from metadr.recipes import get_table
 from metadr.report.figure5 import styles_figure
+from metadr.report.frames import split_note
+from metadr.report.records import Record
 from metadr.report.write import write_picture
 from metadr.run import run
 
@@ -312,3 +314,12 @@ def test_fetch_unpacks_what_was_downloaded(published: Path, tmp_path: Path, monk
     assert obtain.download("pacs").found == (4 * 14, 4 * 7)
     assert [file.name for file in asked] == ["pacs.zip"] and asked[0].urls[0].startswith("https://")
     assert not (tmp_path / "root" / "downloads" / "pacs").exists()
+
+
+def test_a_table_tells_that_images_were_split_here():
+    def run_on(data: str) -> Record:
+        return Record({"data": data}, {}, 1.0, [])
+
+    official, own = run_on("photo 0123, sketch 4567"), run_on("photo 0123, sketch 4567 split here")
+    assert split_note([official]) == []
+    assert "not the paper's split" in split_note([official, own])[0]

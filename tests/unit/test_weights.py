@@ -238,7 +238,10 @@ def test_a_file_is_for_the_rows_that_start_from_weights(file: Path, monkeypatch:
     assert {model for model, weights in some if weights} == named and ("resnet18", None) in some
     asked = given("suspects", rows=("*, ResNet-18 from a file of weights",))
     assert {model for model, weights in asked if weights == str(file)} == {"resnet18"}
-    assert ("resnet50_v1", FROM_A_FILE) in asked  # a row that is not asked for stays as it is
+    assert ("resnet50_v1", FROM_A_FILE) in asked  # a row of another network that is not asked for stays as it is
+    assert given("pacs-resnet50", rows=("Naive",)) == {
+        ("resnet50_v1", str(file))
+    }  # else finished rows would not be found
     assert as_asked([get_table("demo")], [], {}, None, tiny=False) == [get_table("demo")]
 
 

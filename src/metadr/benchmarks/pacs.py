@@ -9,6 +9,8 @@ from metadr.data.pacs import PAPER, Reading, content_of, found_in, is_listed, lo
 from metadr.data.pacs_scan import CLASSES, DOMAINS
 from metadr.progress import Watch
 
+SPLIT_HERE = "split here"  # in a run's fingerprint, where a domain has no official lists
+
 
 def configure(how: Reading) -> Benchmark:
     """The benchmark as it is read by these settings."""
@@ -21,7 +23,7 @@ def configure(how: Reading) -> Benchmark:
         """Of the pixels and labels of these domains alone: the others need not be there."""
         parts = []
         for domain in sorted(order):
-            split = "" if is_listed(domain) else " split here"
+            split = "" if is_listed(domain) else f" {SPLIT_HERE}"
             parts.append(f"{domain} {content_of(domain, how)[:16]}{split}")
         held = [f"{how.num_val} held out"] if how.num_val else []
         return ", ".join([*parts, *held, *(["tested on these"] if how.test_on == "val" else [])])

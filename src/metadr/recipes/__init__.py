@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from metadr.core import Recipe
-from metadr.errors import unknown
+from metadr.errors import UserError, unknown
 from metadr.recipes import (
     beyond,
     beyond_final,
@@ -99,6 +99,8 @@ TABLES: dict[str, Callable[[bool], Table]] = {
 
 
 def get_table(name: str, *, tiny: bool = False) -> Table:
+    if name == "figure5":
+        raise UserError("'figure5' shows data and needs no run: 'metadr report figure5 -o figure5.png' makes it.")
     if name not in TABLES:
         raise unknown("table", name, TABLES, hint="List all with 'metadr list tables'.")
     return TABLES[name](tiny)

@@ -10,7 +10,7 @@ from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.recipes import Row, Table
-from metadr.report.frames import frames_note
+from metadr.report.frames import frames_note, split_note
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
@@ -131,7 +131,7 @@ def compare(table: Table, records: Iterable[Record], *, published: bool = False,
     filled = dict.fromkeys(column for _, column in cells)
     columns = [column for column in columns_of(beside) if column in filled] or list(filled)
     made = Comparison(table, columns, cells, runs, [*table.notes, *notes], shared)
-    return made._replace(notes=[*made.notes, *frames_note(made.records)])
+    return made._replace(notes=[*made.notes, *split_note(made.records), *frames_note(made.records)])
 
 
 def title_of(domain: str, known: Sequence[str] = (), under: str = "") -> str:

@@ -1,7 +1,8 @@
-"""What runs on rendered streets saw, as a note: a table of shortened scenes must not look like that of whole ones."""
+"""What runs saw, as a note: a table of shortened scenes, or of another split, must not look like the paper's."""
 
 from collections.abc import Sequence
 
+from metadr.benchmarks.pacs import SPLIT_HERE
 from metadr.data.vkitti2_files import DOMAINS, RENDERED
 from metadr.data.vkitti2_set import counts_of
 from metadr.report.records import Record
@@ -20,6 +21,13 @@ def frames_note(records: Sequence[Record]) -> list[str]:
     else:
         told = f"fewer than Virtual KITTI 2 has: tested on {_range(found)} of a scene, not on {_range(published)}"
     return [f"These runs are on frames{_sizes(streets)}, {told}."]
+
+
+def split_note(records: Sequence[Record]) -> list[str]:
+    """Images that were split here, for want of the publisher's lists, are told: the paper's numbers are on these."""
+    if not any(SPLIT_HERE in record.identity["data"] for record in records):
+        return []
+    return ["Some runs are on images that were split here, without the publisher's lists: not the paper's split."]
 
 
 def _published(domain: str) -> int:
