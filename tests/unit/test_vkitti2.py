@@ -262,6 +262,21 @@ def test_a_rendering_that_was_stopped_is_refused_until_it_is_complete(root):
     assert vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog").train.num_images == 8
 
 
+@pytest.mark.parametrize(
+    "text", ["hi", "[]", '{"complete": [1]}', '{"complete": {"Scene02": null}}', '{"frames": "6"}', '{"size": 3}']
+)
+def test_a_record_that_cannot_be_read_is_one_sentence_and_counts_for_nothing(text, root):
+    rendered = (root / "vkitti2").rename(root / "vkitti2-rendered")
+    (rendered / "vkitti2.json").write_text(text)
+    sentence = rf"'{rendered}/vkitti2.json' cannot be read.*remove the folder and render it anew"
+    with pytest.raises(UserError, match=sentence):
+        vkitti2.load("vkitti2-rendered", Reading(), "scene02-clone")
+    with pytest.raises(UserError, match=sentence):
+        obtain.bring("vkitti2-rendered", rendered)
+    for status in (VKITTI2_RENDERED.status(root), VKITTI2_RENDERED.verify(root).status):
+        assert status.state == "broken" and len(status.problems) == 1 and "cannot be read" in status.problems[0]
+
+
 # The commands.
 
 

@@ -1,19 +1,19 @@
 """Virtual KITTI 2 on disk: its scenes, conditions and cameras, wherever they lie below a folder, and how they stand."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from metadr.data.source import reading
+from metadr.data.vkitti2_record import BUILD as BUILD
+from metadr.data.vkitti2_record import NAME as NAME
+from metadr.data.vkitti2_record import RENDERED as RENDERED
+from metadr.data.vkitti2_record import read_record, what_of
 from metadr.errors import UserError
 from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
 
-NAME = "vkitti2"
 HOMEPAGE = "https://europe.naverlabs.com/research/computer-vision/proxy-virtual-worlds-vkitti-2/"
-RENDERED = f"{NAME}-rendered"  # the benchmark on scenes of ours in the same layout, and their folder in the data root
-BUILD = f"metadr data build {NAME}"
 Kind = Literal["rgb", "classSegmentation"]
 PATTERNS: dict[Kind, str] = {"rgb": r"rgb_(\d+)\.jpg", "classSegmentation": r"classgt_(\d+)\.png"}
 DEPTH = 4  # folders that scenes may be below the one that is searched
@@ -82,7 +82,7 @@ def misplaced(name: str, root: Path, found: Found) -> str:
     record = record_of(root, found)
     if name == NAME and record:
         return (
-            f"{root} does not hold Virtual KITTI 2 ({_what(record)}). Run benchmark {RENDERED} on it, with --data "
+            f"{root} does not hold Virtual KITTI 2 ({what_of(record)}). Run benchmark {RENDERED} on it, with --data "
             f"{root}, or give the published frames: {advice(name)}"
         )
     if name == RENDERED and not record:
@@ -91,26 +91,12 @@ def misplaced(name: str, root: Path, found: Found) -> str:
             f"Benchmark {RENDERED} needs scenes rendered here, with their record {RECORD}, in {root}, {what}. "
             f"{advice(name)} Or give their folder with --data, or run {NAME} on the published frames."
         )
+    if record:
+        try:
+            read_record(record)
+        except UserError as error:
+            return str(error)
     return ""
-
-
-def _read(record: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(record.read_text())
-    except (OSError, ValueError):
-        content = None
-    return content if isinstance(content, dict) else {}
-
-
-def _what(record: Path) -> str:
-    return str(_read(record).get("what", f"made by someone ({RECORD} cannot be read)"))
-
-
-def _complete(record: Path) -> dict[str, list[str]]:
-    """The conditions of each scene that were rendered to their end; nothing where a record does not say."""
-    content = _read(record)
-    written = content.get("complete", {})
-    return {scene: written.get(scene, []) for scene in FRAMES} if "complete" in content else {}
 
 
 def advice(name: str) -> str:
@@ -158,7 +144,7 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
     if benchmark == NAME and count != FRAMES[scene]:
         raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {root}. {advice(benchmark)}")
     record = record_of(root, found) if benchmark == RENDERED else None
-    if record and condition not in _complete(record).get(scene, [condition]):
+    if record and not read_record(record).is_complete(scene, condition):
         raise UserError(
             f"{domain}: its rendering in {root} was stopped before its end. Go on with the same '{BUILD}' as before."
         )
