@@ -321,6 +321,93 @@ def test_archives_of_images_and_of_masks_become_one_copy(root, made, tmp_path):
     assert load().fingerprint() == before
 
 
+def pixels_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*.*")) if path.is_file()}
+
+
+def test_an_import_adds_to_the_scenes_that_are_there(root, made, toys, tmp_path):
+    before = pixels_of(root / "vkitti2")
+    (root / "vkitti2" / "notes.txt").write_text("mine")
+    one = toys.write_streets(tmp_path / "one", "scene02-clone")
+    two = toys.write_streets(tmp_path / "two", "scene20-rain")
+    assert obtain.bring("vkitti2", one).state == "partial"
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"}
+    assert obtain.bring("vkitti2", two).found == (4 * 8, 4 * 2)
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"} | pixels_of(two)
+    shutil.rmtree(root / "vkitti2" / "Scene20" / "rain" / "frames" / "classSegmentation")
+    file_of(root, number=0).unlink()
+    assert obtain.bring("vkitti2", two).state == "broken", "it mends one of two"
+    assert obtain.bring("vkitti2", made).state == "partial"
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"} | pixels_of(two)
+
+
+def test_a_folder_with_fewer_frames_does_not_take_the_place_of_one_with_more(root, toys, tmp_path):
+    file_of(root).unlink()
+    before = pixels_of(root / "vkitti2")
+    with pytest.raises(UserError, match=r"/fog/.* holds frame 3, which the vkitti2 to import lacks, and was kept"):
+        obtain.bring("vkitti2", toys.write_streets(tmp_path / "short", "scene01-fog", frames=3))
+    assert pixels_of(root / "vkitti2") == before
+
+
+def test_one_archive_after_the_other_becomes_one_copy(root, made, tmp_path, monkeypatch, capsys):
+    before = load().fingerprint()
+    whole = pixels_of(root / "vkitti2")
+    shutil.rmtree(root / "vkitti2")
+    for kind in ("rgb", "classSegmentation"):
+        with tarfile.open(tmp_path / f"vkitti_2.0.3_{kind}.tar", "w") as archive:
+            for path in sorted(made.glob(f"Scene*/*/frames/{kind}")):
+                archive.add(path, path.relative_to(made))
+    for first, second in (("rgb", "classSegmentation"), ("classSegmentation", "rgb")):
+        code, text = command(
+            monkeypatch, capsys, "data", "import", "vkitti2", str(tmp_path / f"vkitti_2.0.3_{first}.tar")
+        )
+        assert code == 1 and "broken" in text
+        (problem, *_) = VKITTI2.status(root).problems
+        assert f"no folder Scene01/fog/frames/{second}/Camera_0 in {root / 'vkitti2'}. Run" in problem
+        assert f"'metadr data import vkitti2 vkitti_2.0.3_{second}.tar'" in problem and "what is there stays" in problem
+        code, text = command(
+            monkeypatch, capsys, "data", "import", "vkitti2", str(tmp_path / f"vkitti_2.0.3_{second}.tar")
+        )
+        assert code == 0 and "partial" in text and pixels_of(root / "vkitti2") == whole
+        assert load().fingerprint() == before
+        shutil.rmtree(root / "vkitti2")
+
+
+def rendering(toys, folder: Path, *domains: str, **record) -> Path:
+    """Rectangles with a record as `data build` writes it."""
+    complete: dict[str, list[str]] = {}
+    for domain in domains:
+        scene, condition = vkitti2_files.DOMAINS[domain]
+        complete.setdefault(scene, []).append(condition)
+    told = {"what": "rectangles", "revision": 1, "seed": 0, "size": [64, 32], "frames": 6, "complete": complete}
+    toys.write_streets(folder, *domains, frames=record.get("frames", 6))
+    (folder / "vkitti2.json").write_text(json.dumps(told | record))
+    return folder
+
+
+def test_renderings_are_joined_only_where_they_are_of_one(root, toys, tmp_path):
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone", "scene01-fog")
+    before = pixels_of(place)
+    for record, sentence in (
+        ({"size": [96, 32]}, r"size \[64, 32\], not \[96, 32\]"),
+        ({"frames": 4, "seed": 3}, r"frames 6, not 4, seed 0, not 3"),
+    ):
+        other = rendering(toys, tmp_path / str(record), "scene02-clone", **record)
+        with pytest.raises(UserError, match=rf"holds another rendering than .*: {sentence}. Nothing was changed"):
+            obtain.bring("vkitti2-rendered", other)
+        assert pixels_of(place) == before
+    one = rendering(toys, tmp_path / "one", "scene02-clone", "scene02-rain")
+    assert obtain.bring("vkitti2-rendered", one).state == "partial"
+    after = pixels_of(place)
+    assert {name: after[name] for name in before if name != "vkitti2.json"}.items() <= before.items()
+    assert len(after) == len(before) + 4 * 6
+    record = json.loads((place / "vkitti2.json").read_text())
+    assert record["complete"] == {"Scene01": ["fog"], "Scene02": ["clone", "rain"]} and record["frames"] == 6
+    (place / "vkitti2.json").write_text("hi")
+    with pytest.raises(UserError, match=r"cannot be read.*Nothing was changed: move .* away"):
+        obtain.bring("vkitti2-rendered", one)
+
+
 def test_a_download_is_two_archives_and_leaves_no_rest(root, made, monkeypatch):
     shutil.rmtree(root / "vkitti2")
 

@@ -56,6 +56,14 @@ class DataSet(Protocol):
         """Refuse files that cannot be read."""
         ...
 
+    def taken(self, files: Files, place: Path) -> Files:
+        """Those of new files that an import takes where a copy is in place, or one sentence on what would be lost."""
+        ...
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        """Add to a new copy, of these files, what was in place; not where they take the place of all of it."""
+        ...
+
     def status(self, root: Path) -> Status:
         """How the copy below a data root stands, without decoding it."""
         ...
@@ -103,6 +111,12 @@ class DigitSet:
 
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         decode(self.source, files, PAPER, watch)
+
+    def taken(self, files: Files, place: Path) -> Files:
+        return files  # images and labels belong together, and all of them were found
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        return False
 
     def status(self, root: Path) -> Status:
         return digits.status(self.source, PAPER, root=root)

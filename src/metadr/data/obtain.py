@@ -18,7 +18,7 @@ from metadr.data.fetch import Download, fetch
 from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
 from metadr.data.mnist_m import MNIST_M
-from metadr.data.source import data_root, find, locate, made_here
+from metadr.data.source import data_root, find, in_words, locate, made_here
 from metadr.data.standing import Status
 from metadr.errors import UserError
 from metadr.progress import Meter, Watch
@@ -50,7 +50,8 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     """Copy a data set from a folder or an archive, in any layout it is found in, into the data root.
 
     The copy appears when all of it is there; a copy that was there before is replaced only then, and a sound one only
-    by one that can be read.
+    by one that can be read. Scenes are added to those that are there; of other sets, a copy with fewer images or
+    without some of the files is refused.
     """
     wanted, root, place = get_set(name), root or data_root(), Path(place)
     name, given = wanted.name, place
@@ -65,7 +66,8 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             problem = str(error).replace(f"{work / 'unpacked'}", str(given))
             if wanted.status(root).state in ("present", "partial"):
                 raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
-        copy = work / "copy"
+        found = wanted.taken(found, root / name)
+        copy = work / name
         copy.mkdir()
         num_files = {role: sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for role, path in found.items()}
         meter = Meter(f"copying {name}", sum(num_files.values()), watch)
@@ -87,9 +89,23 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
         record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
         if record.is_file():
             shutil.copy2(record, copy / record.name)
+        kept = wanted.keep(root / name, copy, found)
+        if not kept:
+            _refuse_fewer(wanted.status(root), wanted.status(work))
         _replace(copy, root / name)
     now = wanted.status(root)
-    return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
+    return now._replace(state="broken", problems=(problem,)) if problem and not (kept or now.problems) else now
+
+
+def _refuse_fewer(before: Status, new: Status) -> None:
+    """Images are not to vanish because a copy with some of them is imported over one with more."""
+    if before.state == "broken" and new.state != "broken":
+        return  # it mends what is there
+    if before.found and new.found and any(has > gets for has, gets in zip(before.found, new.found, strict=True)):
+        raise UserError(
+            f"{before.folder} holds {in_words(before.found, before.expected)}, and the {before.name} to import "
+            f"{in_words(new.found, new.expected)}: it was kept. Move it away to import that one instead."
+        )
 
 
 def _opened(wanted: DataSet, place: Path, unpacked: Path, watch: Watch | None) -> Path:

@@ -191,6 +191,20 @@ class Pacs:
         for domain in _there(files):
             _entry(scan(files, domain), PAPER, root, watch=watch)
 
+    def taken(self, files: Files, place: Path) -> Files:
+        """All of it, unless a domain or a list would be lost: lists and images of two copies may not fit each other."""
+        there = search(NAME, NEEDS, place) if place.exists() else {}
+        lost = [path.name for role, path in there.items() if role not in files]
+        if lost:
+            raise UserError(
+                f"{place} holds {', '.join(lost)}, which the {NAME} to import lacks, and was kept. Move it away to "
+                "import that one instead, or give a folder that holds both."
+            )
+        return files
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        return False
+
     def status(self, root: Path) -> Status:
         """What there is, from names and lists."""
         folder = root / NAME

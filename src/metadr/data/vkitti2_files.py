@@ -9,13 +9,14 @@ from metadr.data.source import reading
 from metadr.data.vkitti2_record import BUILD as BUILD
 from metadr.data.vkitti2_record import NAME as NAME
 from metadr.data.vkitti2_record import RENDERED as RENDERED
-from metadr.data.vkitti2_record import read_record, what_of
+from metadr.data.vkitti2_record import Record, read_record, what_of
 from metadr.errors import UserError
 from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
 
 HOMEPAGE = "https://europe.naverlabs.com/research/computer-vision/proxy-virtual-worlds-vkitti-2/"
 Kind = Literal["rgb", "classSegmentation"]
 PATTERNS: dict[Kind, str] = {"rgb": r"rgb_(\d+)\.jpg", "classSegmentation": r"classgt_(\d+)\.png"}
+ARCHIVES: dict[Kind, str] = {kind: f"vkitti_2.0.3_{kind}.tar" for kind in get_args(Kind)}  # as it is published
 DEPTH = 4  # folders that scenes may be below the one that is searched
 FEWEST = 4  # frames of a sequence that leave some to train, to validate and to test on
 
@@ -104,7 +105,31 @@ def advice(name: str) -> str:
     return f"Run '{f'metadr data fetch {name}' if name == NAME else BUILD}' or 'metadr data import {name} FOLDER'."
 
 
-def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path, benchmark: str) -> list[Frame]:
+def due(benchmark: str, scene: str, record: Record | None) -> int | None:
+    """How many frames of a scene there must be; None where a stand-in does not say."""
+    if benchmark == NAME:
+        return FRAMES[scene]
+    if record is None or "frames" not in record.content:
+        return None
+    return min(record.content["frames"] or FRAMES[scene], FRAMES[scene])
+
+
+def numbers_in(folder: Path, kind: Kind) -> dict[int, Path]:
+    """The files of a folder by the number of their frame."""
+    with reading(folder):
+        matched = [(re.fullmatch(PATTERNS[kind], path.name), path) for path in folder.iterdir()]
+    return {int(match[1]): path for match, path in matched if match}
+
+
+def frames_of(
+    found: Found,
+    domain: str,
+    cameras: tuple[int, ...],
+    *,
+    root: Path,
+    benchmark: str,
+    record: Path | None = None,
+) -> list[Frame]:
     """The frames of a domain in the order of time, those of its cameras beside each other.
 
     Args:
@@ -113,6 +138,7 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
         cameras: those that are wanted.
         root: the folder that was searched, for sentences.
         benchmark: whose domain it is; of the published one as many frames as were published are needed.
+        record: of rendered scenes, where it is not found from the folder that was searched.
     """
     scene, condition = DOMAINS[domain]
     by_camera = []
@@ -143,7 +169,7 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
     count = len(by_camera[0])
     if benchmark == NAME and count != FRAMES[scene]:
         raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {root}. {advice(benchmark)}")
-    record = record_of(root, found) if benchmark == RENDERED else None
+    record = (record or record_of(root, found)) if benchmark == RENDERED else None
     if record and not read_record(record).is_complete(scene, condition):
         raise UserError(
             f"{domain}: its rendering in {root} was stopped before its end. Go on with the same '{BUILD}' as before."
@@ -156,12 +182,16 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
 
 
 def _numbered(found: Found, place: Place, root: Path, benchmark: str) -> dict[int, Path]:
-    """The files of a folder by the number of their frame."""
+    """The files of a place by the number of their frame, or one sentence where there are none."""
     if place not in found:
-        raise UserError(f"{place.scene}/{place.condition}: no folder {place.path} in {root}. {advice(benchmark)}")
-    with reading(found[place]):
-        matched = [(re.fullmatch(PATTERNS[place.kind], path.name), path) for path in found[place].iterdir()]
-    numbered = {int(match[1]): path for match, path in matched if match}
+        absent = benchmark == NAME and not any(each[:3] == place[:3] for each in found)
+        then = (
+            f"Run 'metadr data import {NAME} {ARCHIVES[place.kind]}' with the archive that has it; what is there stays."
+            if absent
+            else advice(benchmark)
+        )
+        raise UserError(f"{place.scene}/{place.condition}: no folder {place.path} in {root}. {then}")
+    numbered = numbers_in(found[place], place.kind)
     if not numbered:
         raise UserError(f"{place.scene}/{place.condition}: no frames in {found[place]}. {advice(benchmark)}")
     return numbered

@@ -58,6 +58,13 @@ def read_record(path: Path) -> Record:
     return Record(path, content)
 
 
+def difference(before: Record, new: Record) -> str:
+    """How a rendering differs from another, in words; nothing where they are of one."""
+    names = IDENTITY if any(name in before.content or name in new.content for name in IDENTITY) else ("what",)
+    pairs = {name: (before.content.get(name), new.content.get(name)) for name in names}
+    return ", ".join(f"{name} {was}, not {now}" for name, (was, now) in pairs.items() if was != now)
+
+
 def what_of(path: Path) -> str:
     """What a stand-in is, in its own words."""
     return str((_loaded(path) or {}).get("what", f"made by someone ({path.name} cannot be read)"))

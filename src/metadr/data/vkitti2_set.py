@@ -10,6 +10,7 @@ from metadr.data.source import Counts, Files
 from metadr.data.standing import State, Status, Verified
 from metadr.data.vkitti2 import parts, picture
 from metadr.data.vkitti2_files import (
+    ARCHIVES,
     BUILD,
     BY_ROLE,
     DOMAINS,
@@ -25,6 +26,7 @@ from metadr.data.vkitti2_files import (
     misplaced,
     record_of,
 )
+from metadr.data.vkitti2_join import found_in, keep, refuse_fewer, unlike
 from metadr.errors import UserError
 from metadr.progress import Watch
 from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
@@ -33,8 +35,8 @@ ADDRESS = "https://download.europe.naverlabs.com/virtual_kitti_2.0.3"
 FILES = tuple(
     RemoteFile(name, (f"{ADDRESS}/{name}",), f"md5:{md5}", size)
     for name, md5, size in (
-        ("vkitti_2.0.3_rgb.tar", "1e00a143a397c2c53aa9720a868fe34a", 7_532_472_320),
-        ("vkitti_2.0.3_classSegmentation.tar", "e8658ab49250e61f1caa174625563263", 1_015_961_600),
+        (ARCHIVES["rgb"], "1e00a143a397c2c53aa9720a868fe34a", 7_532_472_320),
+        (ARCHIVES["classSegmentation"], "e8658ab49250e61f1caa174625563263", 1_015_961_600),
     )
 )
 Sequences = dict[str, list[Frame]]
@@ -71,10 +73,27 @@ class Streets:
 
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         """Refuse frames without their masks, or fewer than there should be; `verify` decodes them."""
-        found = {BY_ROLE[role]: path for role, path in files.items() if role in BY_ROLE}
-        problems = self._sequences(found, root / self.name)[1]
+        problems = self._of(files)[1]
         if problems:
             raise UserError(problems[0])
+
+    def taken(self, files: Files, place: Path) -> Files:
+        """All of it, but for what would break a domain that is sound; it is added to the domains that are there."""
+        there = find(place)
+        if not there:
+            return files
+        sound, whole = self._in(place)[0], self._of(files)[0]
+        problem = unlike(self.name, place, there, files)
+        if problem:
+            raise UserError(f"{problem} Nothing was changed: move {place} away, then import again.")
+        scenes = [role for role in files if role in BY_ROLE and (_domain(role) in whole or _domain(role) not in sound)]
+        if not scenes:
+            raise UserError(f"{self._of(files)[1][0]} The {self.name} that is in {place} was kept.")
+        refuse_fewer(self.name, there, {role: files[role] for role in scenes}, files.get(RECORD))
+        return {role: path for role, path in files.items() if role == RECORD or role in scenes}
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        return keep(place, copy, files)
 
     def status(self, root: Path) -> Status:
         """What there is: quick, from the files' names. A scene under a condition may be all there is."""
@@ -106,13 +125,21 @@ class Streets:
         problem = misplaced(self.name, folder, found) if found else ""
         return ({}, [problem]) if problem else self._sequences(found, folder)
 
-    def _sequences(self, found: Found, folder: Path) -> tuple[Sequences, list[str]]:
+    def _of(self, files: Files) -> tuple[Sequences, list[str]]:
+        """The same of files that are to be imported, with the record that came with them."""
+        found = found_in(files)
+        place, path = next(iter(found.items()))
+        return self._sequences(found, path.parents[len(place.path.parts) - 1], files.get(RECORD))
+
+    def _sequences(self, found: Found, folder: Path, record: Path | None = None) -> tuple[Sequences, list[str]]:
         """The frames of every domain that is there, and what is wrong with the others of which something is."""
         sequences, problems = {}, []
         for domain, (scene, condition) in DOMAINS.items():
             if any((place.scene, place.condition) == (scene, condition) for place in found):
                 try:
-                    sequences[domain] = frames_of(found, domain, CAMERAS, root=folder, benchmark=self.name)
+                    sequences[domain] = frames_of(
+                        found, domain, CAMERAS, root=folder, benchmark=self.name, record=record
+                    )
                 except UserError as error:
                     problems.append(str(error))
         return sequences, problems
@@ -128,6 +155,10 @@ class Streets:
         if len(sizes) > 1:
             told = " and ".join(f"{width}x{height}" for height, width in sorted(sizes))
             raise UserError(f"{domain}: frames of {told}; a sequence has one size. {advice(self.name)}")
+
+
+def _domain(role: str) -> str:
+    return f"{BY_ROLE[role].scene.lower()}-{BY_ROLE[role].condition}"
 
 
 def counts_of(frames: int) -> Counts:
