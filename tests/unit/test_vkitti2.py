@@ -178,14 +178,14 @@ def no_folder(root: Path) -> None:
     shutil.rmtree(file_of(root).parent)
 
 
-def fewer(root: Path, cameras: tuple[int, ...] = (0, 1)) -> None:
+def fewer(root: Path, cameras: tuple[int, ...] = (0, 1), number: int = 5) -> None:
     for kind, camera in itertools.product(("rgb", "classSegmentation"), cameras):
-        file_of(root, kind, 5, camera).unlink()
+        file_of(root, kind, number, camera).unlink()
 
 
-def renumber(root: Path) -> None:
-    for kind in ("rgb", "classSegmentation"):
-        file_of(root, kind, 3, 1).rename(file_of(root, kind, 99, 1))
+def renumber(root: Path, cameras: tuple[int, ...] = (1,)) -> None:
+    for kind, camera in itertools.product(("rgb", "classSegmentation"), cameras):
+        file_of(root, kind, 3, camera).rename(file_of(root, kind, 99, camera))
 
 
 WRONG = {
@@ -202,6 +202,14 @@ WRONG = {
     "cameras differ": (
         lambda root: fewer(root, (1,)),
         "the cameras differ in their number of frames (6 of camera 0, 5",
+    ),
+    "a hole": (
+        lambda root: renumber(root, cameras=(0, 1)),
+        "scene01-fog: frame 3 is missing in {root}, between others that are there. Run 'metadr data fetch vkitti2'",
+    ),
+    "too few and a hole": (
+        lambda root: fewer(root, number=2),
+        "scene01-fog: expected 6 frames, found 5 in {root}, where frame 2 is missing. Run",
     ),
     "too few": (fewer, "scene01-fog: expected 6 frames, found 5 in {root}"),
 }
@@ -275,6 +283,71 @@ def test_a_record_that_cannot_be_read_is_one_sentence_and_counts_for_nothing(tex
         obtain.bring("vkitti2-rendered", rendered)
     for status in (VKITTI2_RENDERED.status(root), VKITTI2_RENDERED.verify(root).status):
         assert status.state == "broken" and len(status.problems) == 1 and "cannot be read" in status.problems[0]
+
+
+def rendering(toys, folder: Path, *domains: str, **record) -> Path:
+    """Rectangles with a record as `data build` writes it."""
+    complete: dict[str, list[str]] = {}
+    for domain in domains:
+        scene, condition = vkitti2_files.DOMAINS[domain]
+        complete.setdefault(scene, []).append(condition)
+    told = {"what": "rectangles", "revision": 1, "seed": 0, "size": [64, 32], "frames": 6, "complete": complete}
+    toys.write_streets(folder, *domains, frames=record.get("frames", 6))
+    (folder / "vkitti2.json").write_text(json.dumps(told | record))
+    return folder
+
+
+def test_a_finished_rendering_that_has_lost_frames_is_refused(root, toys):
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone", "scene02-fog", "scene01-fog")
+    assert VKITTI2_RENDERED.verify(root).sound
+    for path in (place / "Scene02").rglob("*_0000[34].*"):
+        path.unlink()
+    then = "Run 'metadr data build vkitti2 --size 64x32 --frames 6 --scenes 02 --conditions clone,fog'."
+    sentence = (
+        f"Scene02/clone: frame 3 is missing in {place}/Scene02/clone/frames/rgb/Camera_0, of the 6 frames that "
+        f"vkitti2.json tells of. {then}"
+    )
+    with pytest.raises(UserError) as told:
+        vkitti2.load("vkitti2-rendered", Reading(cameras="0"), "scene02-clone")
+    assert str(told.value) == sentence
+    seen = VKITTI2_RENDERED.verify(root)
+    assert not seen.sound and seen.status.problems == (f"{sentence} The same goes for scene02-fog.",)
+    extra = place / "Scene01/fog/frames/rgb/Camera_0/rgb_00006.jpg"
+    extra.write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{extra} is none of the 6 frames that vkitti2.json tells of. Move it away"):
+        vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog")
+
+
+def test_what_a_rendering_lacks_is_told_with_the_command_that_renders_it(root, toys, tmp_path):
+    known_as = {"frames": 5, "seed": 3, "size": [104, 32]}
+    conditions = [f"scene06-{condition}" for condition in CONDITIONS]
+    place = rendering(toys, tmp_path / "my streets", "scene02-clone", *conditions, **known_as)
+    reading = Reading(root=str(place))
+    start = "'metadr data build vkitti2 --size 104x32 --frames 5 --seed 3 --scenes"
+    end = f"--out '{place}''."
+
+    def told(domain: str) -> str:
+        with pytest.raises(UserError) as error:
+            vkitti2.load("vkitti2-rendered", reading, domain)
+        return str(error.value)
+
+    assert (
+        f"no folder Scene02/rain/frames/rgb/Camera_0 in {place}. Run {start} 02 --conditions clone,rain {end}"
+        in told("scene02-rain")
+    )
+    assert f"Run {start} 18 --conditions fog {end}" in told("scene18-fog")
+    for path in (place / "Scene06").rglob("Camera_1/*_00004.*"):
+        path.unlink()
+    assert f"frame 4 is missing in {place}/Scene06/fog/frames/rgb/Camera_1" in told("scene06-fog")
+    record = json.loads((place / "vkitti2.json").read_text())
+    (place / "vkitti2.json").write_text(json.dumps(record | {"complete": {"Scene02": ["clone"]}}))
+    stopped = f"its rendering in {place} was stopped before its end. Go on with {start} 06 {end}"
+    assert told("scene06-fog") == f"scene06-fog: {stopped}"
+    place.rename(root / "vkitti2-rendered")
+    (problem,) = VKITTI2_RENDERED.status(root).problems
+    others = ", ".join(f"scene06-{condition}" for condition in CONDITIONS[1:])
+    stopped = f"its rendering in {root / 'vkitti2-rendered'} was stopped before its end. Go on with {start} 06'."
+    assert problem == f"scene06-clone: {stopped} The same goes for {others}."
 
 
 # The commands.
@@ -371,18 +444,6 @@ def test_one_archive_after_the_other_becomes_one_copy(root, made, tmp_path, monk
         assert code == 0 and "partial" in text and pixels_of(root / "vkitti2") == whole
         assert load().fingerprint() == before
         shutil.rmtree(root / "vkitti2")
-
-
-def rendering(toys, folder: Path, *domains: str, **record) -> Path:
-    """Rectangles with a record as `data build` writes it."""
-    complete: dict[str, list[str]] = {}
-    for domain in domains:
-        scene, condition = vkitti2_files.DOMAINS[domain]
-        complete.setdefault(scene, []).append(condition)
-    told = {"what": "rectangles", "revision": 1, "seed": 0, "size": [64, 32], "frames": 6, "complete": complete}
-    toys.write_streets(folder, *domains, frames=record.get("frames", 6))
-    (folder / "vkitti2.json").write_text(json.dumps(told | record))
-    return folder
 
 
 def test_renderings_are_joined_only_where_they_are_of_one(root, toys, tmp_path):

@@ -133,7 +133,7 @@ class Streets:
 
     def _sequences(self, found: Found, folder: Path, record: Path | None = None) -> tuple[Sequences, list[str]]:
         """The frames of every domain that is there, and what is wrong with the others of which something is."""
-        sequences, problems = {}, []
+        sequences, problems = {}, {}
         for domain, (scene, condition) in DOMAINS.items():
             if any((place.scene, place.condition) == (scene, condition) for place in found):
                 try:
@@ -141,8 +141,8 @@ class Streets:
                         found, domain, CAMERAS, root=folder, benchmark=self.name, record=record
                     )
                 except UserError as error:
-                    problems.append(str(error))
-        return sequences, problems
+                    problems[domain] = str(error)
+        return sequences, _told_once(problems)
 
     def _look_at(self, domain: str, frames: list[Frame], watch: Watch | None) -> None:
         masks = {frame.image: frame.mask for frame in frames}
@@ -155,6 +155,19 @@ class Streets:
         if len(sizes) > 1:
             told = " and ".join(f"{width}x{height}" for height, width in sorted(sizes))
             raise UserError(f"{domain}: frames of {told}; a sequence has one size. {advice(self.name)}")
+
+
+def _told_once(problems: dict[str, str]) -> list[str]:
+    """What is wrong with domains, each reason once for a scene: with the first domain, and which others share it."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for domain, problem in problems.items():
+        scene, condition = DOMAINS[domain]
+        reason = problem.replace(domain, "").replace(f"{scene}/{condition}", "")
+        alike.setdefault((scene, reason), []).append(domain)
+    return [
+        problems[first] + (f" The same goes for {', '.join(others)}." if others else "")
+        for first, *others in alike.values()
+    ]
 
 
 def _domain(role: str) -> str:
