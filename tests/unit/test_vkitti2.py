@@ -293,6 +293,7 @@ def rendering(toys, folder: Path, *domains: str, **record) -> Path:
         complete.setdefault(scene, []).append(condition)
     told = {"what": "rectangles", "revision": 1, "seed": 0, "size": [64, 32], "frames": 6, "complete": complete}
     toys.write_streets(folder, *domains, frames=record.get("frames", 6))
+    folder.mkdir(exist_ok=True)
     (folder / "vkitti2.json").write_text(json.dumps(told | record))
     return folder
 
@@ -348,6 +349,25 @@ def test_what_a_rendering_lacks_is_told_with_the_command_that_renders_it(root, t
     others = ", ".join(f"scene06-{condition}" for condition in CONDITIONS[1:])
     stopped = f"its rendering in {root / 'vkitti2-rendered'} was stopped before its end. Go on with {start} 06'."
     assert problem == f"scene06-clone: {stopped} The same goes for {others}."
+
+
+def test_the_status_of_a_rendering_says_how_large_and_how_long_it_is(root, toys, monkeypatch):
+    monkeypatch.setattr(vkitti2_set, "FRAMES", FRAMES)
+    monkeypatch.setattr(vkitti2_files, "FRAMES", FRAMES)
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone")
+    status = VKITTI2_RENDERED.status(root)
+    assert status.origin == (
+        "rendered here; not Virtual KITTI 2: 64x32, 6 frames of a scene, where that has 233 to 837"
+    )
+    assert status.found == (8, 2) and status.expected == (30 * 8, 30 * 2) and status.state == "partial"
+    (place / "vkitti2.json").write_text('{"what": "rectangles"}')
+    toys.write_streets(place, "scene01-fog", frames=4)
+    status = VKITTI2_RENDERED.status(root)
+    assert "Virtual KITTI 2: 4 to 6 frames of a scene" in status.origin and status.found == status.expected
+    shutil.rmtree(place)
+    rendering(toys, place, size=[104, 32], frames=5).joinpath("Scene02").mkdir()
+    (problem,) = VKITTI2_RENDERED.status(root).problems
+    assert "Run 'metadr data build vkitti2 --size 104x32 --frames 5'." in problem
 
 
 # The commands.

@@ -31,15 +31,15 @@ class Record(NamedTuple):
         """Whether a scene was rendered to its end; so it is where a record does not say which were."""
         return "complete" not in self.content or condition in self.content["complete"].get(scene, ())
 
-    def command(self, scene: str, conditions: Collection[str]) -> str:
-        """The command that renders what is lacking of a scene; nothing where `data build` did not make the record."""
+    def command(self, scene: str = "", conditions: Collection[str] = CONDITIONS) -> str:
+        """The command that renders what is lacking, of a scene or of all; nothing where it is not of `data build`."""
         if any(name not in self.content for name in (*IDENTITY, "complete")):
             return ""
         frames, seed, folder = self.content["frames"], self.content["seed"], self.path.parent
         words = ["--size", self.size]
         words += ["--frames", str(frames)] if frames else []
         words += ["--seed", str(seed)] if seed else []
-        words += ["--scenes", scene.removeprefix("Scene")]
+        words += ["--scenes", scene.removeprefix("Scene")] if scene else []
         if set(conditions) != set(CONDITIONS):
             words += ["--conditions", ",".join(each for each in CONDITIONS if each in conditions)]
         if folder.resolve() != (data_root() / RENDERED).resolve():

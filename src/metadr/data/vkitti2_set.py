@@ -1,5 +1,6 @@
 """Virtual KITTI 2, and what is rendered in its layout, as the commands for data see them."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -21,12 +22,14 @@ from metadr.data.vkitti2_files import (
     Found,
     Frame,
     advice,
+    due,
     find,
     frames_of,
     misplaced,
     record_of,
 )
 from metadr.data.vkitti2_join import found_in, keep, refuse_fewer, unlike
+from metadr.data.vkitti2_record import Record, read_record
 from metadr.errors import UserError
 from metadr.progress import Watch
 from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
@@ -99,14 +102,19 @@ class Streets:
         """What there is: quick, from the files' names. A scene under a condition may be all there is."""
         folder = root / self.name
         sequences, problems = self._in(folder)
-        counts = [counts_of(len(frames) // len(CAMERAS)) for frames in sequences.values()]
-        expected = EXPECTED if self.published else _sum(counts)
+        record = None if self.published else self._record(folder)
         if not sequences and not problems:
-            lacking = f"{self.name}: no data in {folder}. {advice(self.name)}"
+            begun = record.command() if record else ""
+            then = f"Run '{begun}'." if begun else advice(self.name)
+            lacking = f"{self.name}: no data in {folder}. {then}"
             return Status(self.name, "missing", folder, None, EXPECTED, (lacking,))
         state: State = "broken" if problems else "present" if len(sequences) == len(DOMAINS) else "partial"
-        origin = "" if self.published else "rendered here; not Virtual KITTI 2"
-        return Status(self.name, state, folder, _sum(counts), expected, tuple(problems), origin)
+        lengths = {domain: len(frames) // len(CAMERAS) for domain, frames in sequences.items()}
+        found = _sum([counts_of(number) for number in lengths.values()])
+        promised = [counts_of(number) for scene, _ in DOMAINS.values() if (number := due(self.name, scene, record))]
+        expected = EXPECTED if self.published else _sum(promised) if promised else found
+        origin = "" if self.published else _rendered(lengths, record)
+        return Status(self.name, state, folder, found, expected, tuple(problems), origin)
 
     def verify(self, root: Path, watch: Watch | None = None) -> Verified:
         """Decode every frame and read every mask; nothing of it is kept."""
@@ -119,6 +127,13 @@ class Streets:
             except UserError as error:
                 problems.append(str(error))
         return Verified(seen._replace(state="broken", problems=tuple(problems)) if problems and sequences else seen)
+
+    def _record(self, folder: Path) -> Record | None:
+        """What rendered scenes say of themselves; nothing where it is missing or cannot be read."""
+        path = record_of(folder, find(folder))
+        with suppress(UserError):
+            return read_record(path) if path else None
+        return None
 
     def _in(self, folder: Path) -> tuple[Sequences, list[str]]:
         found = find(folder)
@@ -155,6 +170,18 @@ class Streets:
         if len(sizes) > 1:
             told = " and ".join(f"{width}x{height}" for height, width in sorted(sizes))
             raise UserError(f"{domain}: frames of {told}; a sequence has one size. {advice(self.name)}")
+
+
+def _rendered(lengths: dict[str, int], record: Record | None) -> str:
+    """What renderings are, of which size and length: shortened scenes must not look like whole ones."""
+    told = [record.size] if record and record.size else []
+    if any(number != FRAMES[DOMAINS[domain][0]] for domain, number in lengths.items()):
+        published = f"where that has {min(FRAMES.values())} to {max(FRAMES.values())}"
+        own = sorted({min(lengths.values()), max(lengths.values())})
+        told.append(f"{' to '.join(map(str, own))} frames of a scene, {published}")
+    elif lengths:
+        told.append("as many frames of a scene")
+    return ": ".join(filter(None, ("rendered here; not Virtual KITTI 2", ", ".join(told))))
 
 
 def _told_once(problems: dict[str, str]) -> list[str]:
