@@ -197,6 +197,10 @@ WRONG = {
     "truncated PNG": (lambda root: cut(file_of(root)), "{mask} is damaged: it is not a whole PNG"),
     "truncated JPEG": (lambda root: cut(file_of(root, "rgb")), "{rgb} is damaged: it is not a whole JPEG"),
     "no frames": (no_frames, "Scene01/fog: no frames in {folder}. Run 'metadr data fetch vkitti2'"),
+    "nothing of it": (
+        lambda root: shutil.rmtree(file_of(root).parents[3]),
+        "no folder Scene01/fog/frames/rgb/Camera_0 in {root}. Run 'metadr data fetch vkitti2' or",
+    ),
     "no folder": (no_folder, "no folder Scene01/fog/frames/classSegmentation/Camera_1 in {root}"),
     "numbers differ": (renumber, "frame 3 is not there of every camera in {root}, and frames of one moment belong"),
     "cameras differ": (
@@ -357,7 +361,7 @@ def test_the_status_of_a_rendering_says_how_large_and_how_long_it_is(root, toys,
     place = rendering(toys, root / "vkitti2-rendered", "scene02-clone")
     status = VKITTI2_RENDERED.status(root)
     assert status.origin == (
-        "rendered here; not Virtual KITTI 2: 64x32, 6 frames of a scene, where that has 233 to 837"
+        "rendered here; not Virtual KITTI 2: 64x32, 6 frames of a scene, where that has 233 to 837."
     )
     assert status.found == (8, 2) and status.expected == (30 * 8, 30 * 2) and status.state == "partial"
     (place / "vkitti2.json").write_text('{"what": "rectangles"}')

@@ -208,7 +208,8 @@ def _numbered(search: Search, place: Place) -> dict[int, Path]:
     found, then = search.found, search.advice(place.scene, place.condition)
     domain = f"{place.scene}/{place.condition}"
     if place not in found:
-        if search.benchmark == NAME and not any(each[:3] == place[:3] for each in found):
+        kinds = {each.kind for each in found if each[:2] == place[:2]}
+        if search.benchmark == NAME and kinds and place.kind not in kinds:
             archive = f"metadr data import {NAME} {ARCHIVES[place.kind]}"
             then = f"Run '{archive}' with the archive that has it; what is there stays."
         raise UserError(f"{domain}: no folder {place.path} in {search.root}. {then}")

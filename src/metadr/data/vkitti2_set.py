@@ -181,7 +181,7 @@ def _rendered(lengths: dict[str, int], record: Record | None) -> str:
         told.append(f"{' to '.join(map(str, own))} frames of a scene, {published}")
     elif lengths:
         told.append("as many frames of a scene")
-    return ": ".join(filter(None, ("rendered here; not Virtual KITTI 2", ", ".join(told))))
+    return ": ".join(filter(None, ("rendered here; not Virtual KITTI 2", ", ".join(told)))) + "."
 
 
 def _told_once(problems: dict[str, str]) -> list[str]:
