@@ -413,7 +413,9 @@ def test_archives_of_images_and_of_masks_become_one_copy(root, made, tmp_path):
     only = tmp_path / "only"
     only.mkdir()
     (folder / "vkitti_2.0.3_rgb.tar").rename(only / "vkitti_2.0.3_rgb.tar")
-    with pytest.raises(UserError, match=r"no folder .*classSegmentation.*The vkitti2 that is in .* was kept"):
+    with pytest.raises(
+        UserError, match=r"no folder .*classSegmentation.*The vkitti2 that is in .* is sound, and was kept"
+    ):
         obtain.bring("vkitti2", only)
     assert load().fingerprint() == before
 
@@ -468,6 +470,24 @@ def test_one_archive_after_the_other_becomes_one_copy(root, made, tmp_path, monk
         assert code == 0 and "partial" in text and pixels_of(root / "vkitti2") == whole
         assert load().fingerprint() == before
         shutil.rmtree(root / "vkitti2")
+
+
+def test_a_scene_that_is_sound_stays_so_when_the_archives_are_imported_one_by_one(root, made, tmp_path):
+    whole = pixels_of(root / "vkitti2")
+    shutil.rmtree(root / "vkitti2")
+    for kind in ("rgb", "classSegmentation"):
+        for path in sorted(made.glob(f"Scene*/*/frames/{kind}")):
+            shutil.copytree(path, tmp_path / kind / path.relative_to(made))
+    shutil.copytree(made / "Scene02", tmp_path / "one" / "Scene02")
+    assert obtain.bring("vkitti2", tmp_path / "one").state == "partial"
+    assert obtain.bring("vkitti2", tmp_path / "rgb").state == "broken"
+    assert load("scene02-clone").train.num_images == 8
+    ended = obtain.bring("vkitti2", tmp_path / "classSegmentation")
+    assert ended.state == "partial" and pixels_of(root / "vkitti2") == whole
+    assert ended.problems == (
+        "Not taken, because what was there is sound and what is new is not whole: "
+        "Scene02/clone/frames/classSegmentation/Camera_0 and 1 more.",
+    )
 
 
 def test_renderings_are_joined_only_where_they_are_of_one(root, toys, tmp_path):

@@ -64,9 +64,13 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             wanted.check(found, root, watch)
         except UserError as error:
             problem = str(error).replace(f"{work / 'unpacked'}", str(given))
-            if wanted.status(root).state in ("present", "partial"):
+            if not wanted.adds and wanted.status(root).state in ("present", "partial"):
                 raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
-        found = wanted.taken(found, root / name)
+        offered = found
+        try:
+            found = wanted.taken(offered, root / name)
+        except UserError as error:
+            raise UserError(str(error).replace(f"{work / 'unpacked'}", str(given))) from None
         copy = work / name
         copy.mkdir()
         num_files = {role: sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for role, path in found.items()}
@@ -94,7 +98,14 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             _refuse_fewer(wanted.status(root), wanted.status(work))
         _replace(copy, root / name)
     now = wanted.status(root)
-    return now._replace(state="broken", problems=(problem,)) if problem and not (kept or now.problems) else now
+    if not problem or now.problems:
+        return now
+    if not kept:
+        return now._replace(state="broken", problems=(problem,))
+    left = [role for role in offered if role not in found]
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    note = f"Not taken, because what was there is sound and what is new is not whole: {left[0]}{more}." if left else ""
+    return now._replace(problems=(note,) if note else ())
 
 
 def _refuse_fewer(before: Status, new: Status) -> None:

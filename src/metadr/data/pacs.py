@@ -179,6 +179,7 @@ class Pacs:
     build = ""
     holds = f"the folders {', '.join(DOMAINS)}"
     readable: frozenset[str] = frozenset()
+    adds = False
 
     def locate(self, folder: Path) -> dict[str, Path]:
         return locate(folder)

@@ -55,6 +55,7 @@ class Streets:
     build: str = ""
     holds: ClassVar[str] = f"folders such as {PLACES[0].path}"
     readable: ClassVar[frozenset[str]] = frozenset()
+    adds: ClassVar[bool] = True
 
     @property
     def published(self) -> bool:
@@ -91,7 +92,7 @@ class Streets:
             raise UserError(f"{problem} Nothing was changed: move {place} away, then import again.")
         scenes = [role for role in files if role in BY_ROLE and (_domain(role) in whole or _domain(role) not in sound)]
         if not scenes:
-            raise UserError(f"{self._of(files)[1][0]} The {self.name} that is in {place} was kept.")
+            raise UserError(f"{self._of(files)[1][0]} The {self.name} that is in {place} is sound, and was kept.")
         refuse_fewer(self.name, there, {role: files[role] for role in scenes}, files.get(RECORD))
         return {role: path for role, path in files.items() if role == RECORD or role in scenes}
 
