@@ -49,14 +49,16 @@ def fetch_(name: Name) -> None:
     with _downloads() as bars:
         now = obtain.download(name, watch=bars)
     _print_standing([now])
+    _end(now)
 
 
 @app.command("import")
 def import_(name: Name, place: Annotated[Path, typer.Argument(help="a folder or an archive that holds it")]) -> None:
-    """Take a data set from a folder or an archive, in any layout it is found in."""
+    """Take a data set from a folder or an archive, in any layout it is found in. Exits with 1 if it is not sound."""
     with working(console) as watch:
         now = obtain.bring(name, place, watch=watch)
     _print_standing([now])
+    _end(now)
 
 
 Size = Annotated[str, typer.Option(help="vkitti2: width and height, pixels")]
@@ -162,6 +164,12 @@ def verify_(name: SomeName = None) -> None:
         if each.content:
             console.print(f"  {each.status.name}: pixels and labels {each.content[:16]}", soft_wrap=True)
     if not all(each.sound for each in checked):
+        raise typer.Exit(1)
+
+
+def _end(now: Status) -> None:
+    """What was brought is kept even where it is not sound, but nobody is to take it for that."""
+    if now.state == "broken":
         raise typer.Exit(1)
 
 

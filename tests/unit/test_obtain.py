@@ -258,6 +258,26 @@ def test_a_sound_copy_is_not_replaced_by_a_damaged_one(packed, mnist_files, root
     assert obtain.bring("mnist", place).state == "broken", "where there is nothing to lose, it is taken, and told"
 
 
+def test_a_copy_with_more_images_is_not_replaced_by_one_with_fewer(mnist_files, root, tmp_path, monkeypatch):
+    small = dataclasses.replace(digits.SOURCES["mnist"], expected=digits.Counts(12, 10))
+    monkeypatch.setitem(digits.SOURCES, "mnist", small)
+    monkeypatch.setattr(catalog, "PAPER", digits.Decoding(num_train=10))
+    folder = mnist_files / "MNIST" / "raw"
+    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((10, 28, 28)))))
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(10)))
+    assert obtain.bring("mnist", mnist_files).state == "present"
+    before = {path.name: path.read_bytes() for path in (root / "mnist").iterdir()}
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((10, 28, 28)))))
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(np.arange(10)))
+    sentence = r"all 12 training images, .* to import 10 of 12 .*: it was kept. Move it away"
+    with pytest.raises(UserError, match=sentence):
+        obtain.bring("mnist", mnist_files)
+    assert {path.name: path.read_bytes() for path in (root / "mnist").iterdir()} == before
+    (root / "mnist").rename(tmp_path / "away")
+    assert obtain.bring("mnist", mnist_files).state == "partial"
+    assert obtain.bring("mnist", tmp_path / "away").state == "present"
+
+
 def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["metadr", *arguments])
     with pytest.raises(SystemExit) as end:
@@ -273,7 +293,7 @@ def test_the_command_line(mnist_files, root, monkeypatch, capsys):
     assert "metadr data fetch mnist" in " ".join(out.replace("│", " ").split())  # it may be cut at the table's width
     code, out, _ = command(monkeypatch, capsys, "data", "import", "mnist", str(mnist_files))
     # Twelve images are not what the protocol needs: it is there, and said to be too small.
-    assert code == 0
+    assert code == 1
     assert "broken" in out
     code, out, _ = command(monkeypatch, capsys, "data", "verify", "mnist")
     assert code == 1
@@ -321,7 +341,8 @@ def test_one_data_set_by_either_name(name, mnist_files, root, tmp_path, monkeypa
     obtain.build_mnist_m(tmp_path / "photos", num_train=9)
     (root / "mnist_m").rename(tmp_path / "made")
     code, *_ = command(monkeypatch, capsys, "data", "import", name, str(tmp_path / "made"))
-    assert code == 0 and names(root) == {"mnist", "mnist_m"} and "mnist_m.json" in names(root / "mnist_m")
+    # It is there under the one name, and nine images are too few.
+    assert code == 1 and names(root) == {"mnist", "mnist_m"} and "mnist_m.json" in names(root / "mnist_m")
     for asked in ("status", "verify"):
         assert " mnist_m " in command(monkeypatch, capsys, "data", asked, name)[1]
     monkeypatch.setattr(obtain, "fetch", lambda files, parts, **how: parts.mkdir(parents=True) or [tmp_path / "made"])

@@ -246,6 +246,18 @@ def test_a_broken_image_is_an_error(root: Path) -> None:
     assert not list((root / "cache").glob("*photo*.safetensors")), "nothing half-read is kept"
 
 
+def test_an_import_does_not_take_the_place_of_what_it_lacks(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METADR_DATA", str(tmp_path / "root"))
+    obtain.bring("pacs", published)
+    before = sorted((tmp_path / "root" / "pacs").rglob("*"))
+    shutil.copytree(tmp_path / "root" / "pacs" / "sketch", tmp_path / "one" / "sketch")
+    with pytest.raises(UserError, match=r"holds .*photo.*, which the pacs to import lacks, and was kept. Move it away"):
+        obtain.bring("pacs", tmp_path / "one")
+    assert sorted((tmp_path / "root" / "pacs").rglob("*")) == before
+
+
 def test_import_decodes_for_the_first_run(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METADR_DATA", str(tmp_path / "root"))
     archive = tmp_path / "pacs.zip"

@@ -178,14 +178,14 @@ def no_folder(root: Path) -> None:
     shutil.rmtree(file_of(root).parent)
 
 
-def fewer(root: Path, cameras: tuple[int, ...] = (0, 1)) -> None:
+def fewer(root: Path, cameras: tuple[int, ...] = (0, 1), number: int = 5) -> None:
     for kind, camera in itertools.product(("rgb", "classSegmentation"), cameras):
-        file_of(root, kind, 5, camera).unlink()
+        file_of(root, kind, number, camera).unlink()
 
 
-def renumber(root: Path) -> None:
-    for kind in ("rgb", "classSegmentation"):
-        file_of(root, kind, 3, 1).rename(file_of(root, kind, 99, 1))
+def renumber(root: Path, cameras: tuple[int, ...] = (1,)) -> None:
+    for kind, camera in itertools.product(("rgb", "classSegmentation"), cameras):
+        file_of(root, kind, 3, camera).rename(file_of(root, kind, 99, camera))
 
 
 WRONG = {
@@ -197,11 +197,23 @@ WRONG = {
     "truncated PNG": (lambda root: cut(file_of(root)), "{mask} is damaged: it is not a whole PNG"),
     "truncated JPEG": (lambda root: cut(file_of(root, "rgb")), "{rgb} is damaged: it is not a whole JPEG"),
     "no frames": (no_frames, "Scene01/fog: no frames in {folder}. Run 'metadr data fetch vkitti2'"),
+    "nothing of it": (
+        lambda root: shutil.rmtree(file_of(root).parents[3]),
+        "no folder Scene01/fog/frames/rgb/Camera_0 in {root}. Run 'metadr data fetch vkitti2' or",
+    ),
     "no folder": (no_folder, "no folder Scene01/fog/frames/classSegmentation/Camera_1 in {root}"),
     "numbers differ": (renumber, "frame 3 is not there of every camera in {root}, and frames of one moment belong"),
     "cameras differ": (
         lambda root: fewer(root, (1,)),
         "the cameras differ in their number of frames (6 of camera 0, 5",
+    ),
+    "a hole": (
+        lambda root: renumber(root, cameras=(0, 1)),
+        "scene01-fog: frame 3 is missing in {root}, between others that are there. Run 'metadr data fetch vkitti2'",
+    ),
+    "too few and a hole": (
+        lambda root: fewer(root, number=2),
+        "scene01-fog: expected 6 frames, found 5 in {root}, where frame 2 is missing. Run",
     ),
     "too few": (fewer, "scene01-fog: expected 6 frames, found 5 in {root}"),
 }
@@ -262,6 +274,106 @@ def test_a_rendering_that_was_stopped_is_refused_until_it_is_complete(root):
     assert vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog").train.num_images == 8
 
 
+@pytest.mark.parametrize(
+    "text", ["hi", "[]", '{"complete": [1]}', '{"complete": {"Scene02": null}}', '{"frames": "6"}', '{"size": 3}']
+)
+def test_a_record_that_cannot_be_read_is_one_sentence_and_counts_for_nothing(text, root):
+    rendered = (root / "vkitti2").rename(root / "vkitti2-rendered")
+    (rendered / "vkitti2.json").write_text(text)
+    sentence = rf"'{rendered}/vkitti2.json' cannot be read.*remove the folder and render it anew"
+    with pytest.raises(UserError, match=sentence):
+        vkitti2.load("vkitti2-rendered", Reading(), "scene02-clone")
+    with pytest.raises(UserError, match=sentence):
+        obtain.bring("vkitti2-rendered", rendered)
+    for status in (VKITTI2_RENDERED.status(root), VKITTI2_RENDERED.verify(root).status):
+        assert status.state == "broken" and len(status.problems) == 1 and "cannot be read" in status.problems[0]
+
+
+def rendering(toys, folder: Path, *domains: str, **record) -> Path:
+    """Rectangles with a record as `data build` writes it."""
+    complete: dict[str, list[str]] = {}
+    for domain in domains:
+        scene, condition = vkitti2_files.DOMAINS[domain]
+        complete.setdefault(scene, []).append(condition)
+    told = {"what": "rectangles", "revision": 1, "seed": 0, "size": [64, 32], "frames": 6, "complete": complete}
+    toys.write_streets(folder, *domains, frames=record.get("frames", 6))
+    folder.mkdir(exist_ok=True)
+    (folder / "vkitti2.json").write_text(json.dumps(told | record))
+    return folder
+
+
+def test_a_finished_rendering_that_has_lost_frames_is_refused(root, toys):
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone", "scene02-fog", "scene01-fog")
+    assert VKITTI2_RENDERED.verify(root).sound
+    for path in (place / "Scene02").rglob("*_0000[34].*"):
+        path.unlink()
+    then = "Run 'metadr data build vkitti2 --size 64x32 --frames 6 --scenes 02 --conditions clone,fog'."
+    sentence = (
+        f"Scene02/clone: frame 3 is missing in {place}/Scene02/clone/frames/rgb/Camera_0, of the 6 frames that "
+        f"vkitti2.json tells of. {then}"
+    )
+    with pytest.raises(UserError) as told:
+        vkitti2.load("vkitti2-rendered", Reading(cameras="0"), "scene02-clone")
+    assert str(told.value) == sentence
+    seen = VKITTI2_RENDERED.verify(root)
+    assert not seen.sound and seen.status.problems == (f"{sentence} The same goes for scene02-fog.",)
+    extra = place / "Scene01/fog/frames/rgb/Camera_0/rgb_00006.jpg"
+    extra.write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{extra} is none of the 6 frames that vkitti2.json tells of. Move it away"):
+        vkitti2.load("vkitti2-rendered", Reading(), "scene01-fog")
+
+
+def test_what_a_rendering_lacks_is_told_with_the_command_that_renders_it(root, toys, tmp_path):
+    known_as = {"frames": 5, "seed": 3, "size": [104, 32]}
+    conditions = [f"scene06-{condition}" for condition in CONDITIONS]
+    place = rendering(toys, tmp_path / "my streets", "scene02-clone", *conditions, **known_as)
+    reading = Reading(root=str(place))
+    start = "'metadr data build vkitti2 --size 104x32 --frames 5 --seed 3 --scenes"
+    end = f"--out '{place}''."
+
+    def told(domain: str) -> str:
+        with pytest.raises(UserError) as error:
+            vkitti2.load("vkitti2-rendered", reading, domain)
+        return str(error.value)
+
+    assert (
+        f"no folder Scene02/rain/frames/rgb/Camera_0 in {place}. Run {start} 02 --conditions clone,rain {end}"
+        in told("scene02-rain")
+    )
+    assert f"Run {start} 18 --conditions fog {end}" in told("scene18-fog")
+    for path in (place / "Scene06").rglob("Camera_1/*_00004.*"):
+        path.unlink()
+    assert f"frame 4 is missing in {place}/Scene06/fog/frames/rgb/Camera_1" in told("scene06-fog")
+    record = json.loads((place / "vkitti2.json").read_text())
+    (place / "vkitti2.json").write_text(json.dumps(record | {"complete": {"Scene02": ["clone"]}}))
+    stopped = f"its rendering in {place} was stopped before its end. Go on with {start} 06 {end}"
+    assert told("scene06-fog") == f"scene06-fog: {stopped}"
+    place.rename(root / "vkitti2-rendered")
+    (problem,) = VKITTI2_RENDERED.status(root).problems
+    others = ", ".join(f"scene06-{condition}" for condition in CONDITIONS[1:])
+    stopped = f"its rendering in {root / 'vkitti2-rendered'} was stopped before its end. Go on with {start} 06'."
+    assert problem == f"scene06-clone: {stopped} The same goes for {others}."
+
+
+def test_the_status_of_a_rendering_says_how_large_and_how_long_it_is(root, toys, monkeypatch):
+    monkeypatch.setattr(vkitti2_set, "FRAMES", FRAMES)
+    monkeypatch.setattr(vkitti2_files, "FRAMES", FRAMES)
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone")
+    status = VKITTI2_RENDERED.status(root)
+    assert status.origin == (
+        "rendered here; not Virtual KITTI 2: 64x32, 6 frames of a scene, where that has 233 to 837."
+    )
+    assert status.found == (8, 2) and status.expected == (30 * 8, 30 * 2) and status.state == "partial"
+    (place / "vkitti2.json").write_text('{"what": "rectangles"}')
+    toys.write_streets(place, "scene01-fog", frames=4)
+    status = VKITTI2_RENDERED.status(root)
+    assert "Virtual KITTI 2: 4 to 6 frames of a scene" in status.origin and status.found == status.expected
+    shutil.rmtree(place)
+    rendering(toys, place, size=[104, 32], frames=5).joinpath("Scene02").mkdir()
+    (problem,) = VKITTI2_RENDERED.status(root).problems
+    assert "Run 'metadr data build vkitti2 --size 104x32 --frames 5'." in problem
+
+
 # The commands.
 
 
@@ -301,9 +413,104 @@ def test_archives_of_images_and_of_masks_become_one_copy(root, made, tmp_path):
     only = tmp_path / "only"
     only.mkdir()
     (folder / "vkitti_2.0.3_rgb.tar").rename(only / "vkitti_2.0.3_rgb.tar")
-    with pytest.raises(UserError, match=r"no folder .*classSegmentation.*The vkitti2 that is in .* was kept"):
+    with pytest.raises(
+        UserError, match=r"no folder .*classSegmentation.*The vkitti2 that is in .* is sound, and was kept"
+    ):
         obtain.bring("vkitti2", only)
     assert load().fingerprint() == before
+
+
+def pixels_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*.*")) if path.is_file()}
+
+
+def test_an_import_adds_to_the_scenes_that_are_there(root, made, toys, tmp_path):
+    before = pixels_of(root / "vkitti2")
+    (root / "vkitti2" / "notes.txt").write_text("mine")
+    one = toys.write_streets(tmp_path / "one", "scene02-clone")
+    two = toys.write_streets(tmp_path / "two", "scene20-rain")
+    assert obtain.bring("vkitti2", one).state == "partial"
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"}
+    assert obtain.bring("vkitti2", two).found == (4 * 8, 4 * 2)
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"} | pixels_of(two)
+    shutil.rmtree(root / "vkitti2" / "Scene20" / "rain" / "frames" / "classSegmentation")
+    file_of(root, number=0).unlink()
+    assert obtain.bring("vkitti2", two).state == "broken", "it mends one of two"
+    assert obtain.bring("vkitti2", made).state == "partial"
+    assert pixels_of(root / "vkitti2") == before | {"notes.txt": b"mine"} | pixels_of(two)
+
+
+def test_a_folder_with_fewer_frames_does_not_take_the_place_of_one_with_more(root, toys, tmp_path):
+    file_of(root).unlink()
+    before = pixels_of(root / "vkitti2")
+    with pytest.raises(UserError, match=r"/fog/.* holds frame 3, which the vkitti2 to import lacks, and was kept"):
+        obtain.bring("vkitti2", toys.write_streets(tmp_path / "short", "scene01-fog", frames=3))
+    assert pixels_of(root / "vkitti2") == before
+
+
+def test_one_archive_after_the_other_becomes_one_copy(root, made, tmp_path, monkeypatch, capsys):
+    before = load().fingerprint()
+    whole = pixels_of(root / "vkitti2")
+    shutil.rmtree(root / "vkitti2")
+    for kind in ("rgb", "classSegmentation"):
+        with tarfile.open(tmp_path / f"vkitti_2.0.3_{kind}.tar", "w") as archive:
+            for path in sorted(made.glob(f"Scene*/*/frames/{kind}")):
+                archive.add(path, path.relative_to(made))
+    for first, second in (("rgb", "classSegmentation"), ("classSegmentation", "rgb")):
+        code, text = command(
+            monkeypatch, capsys, "data", "import", "vkitti2", str(tmp_path / f"vkitti_2.0.3_{first}.tar")
+        )
+        assert code == 1 and "broken" in text
+        (problem, *_) = VKITTI2.status(root).problems
+        assert f"no folder Scene01/fog/frames/{second}/Camera_0 in {root / 'vkitti2'}. Run" in problem
+        assert f"'metadr data import vkitti2 vkitti_2.0.3_{second}.tar'" in problem and "what is there stays" in problem
+        code, text = command(
+            monkeypatch, capsys, "data", "import", "vkitti2", str(tmp_path / f"vkitti_2.0.3_{second}.tar")
+        )
+        assert code == 0 and "partial" in text and pixels_of(root / "vkitti2") == whole
+        assert load().fingerprint() == before
+        shutil.rmtree(root / "vkitti2")
+
+
+def test_a_scene_that_is_sound_stays_so_when_the_archives_are_imported_one_by_one(root, made, tmp_path):
+    whole = pixels_of(root / "vkitti2")
+    shutil.rmtree(root / "vkitti2")
+    for kind in ("rgb", "classSegmentation"):
+        for path in sorted(made.glob(f"Scene*/*/frames/{kind}")):
+            shutil.copytree(path, tmp_path / kind / path.relative_to(made))
+    shutil.copytree(made / "Scene02", tmp_path / "one" / "Scene02")
+    assert obtain.bring("vkitti2", tmp_path / "one").state == "partial"
+    assert obtain.bring("vkitti2", tmp_path / "rgb").state == "broken"
+    assert load("scene02-clone").train.num_images == 8
+    ended = obtain.bring("vkitti2", tmp_path / "classSegmentation")
+    assert ended.state == "partial" and pixels_of(root / "vkitti2") == whole
+    assert ended.problems == (
+        "Not taken, because what was there is sound and what is new is not whole: "
+        "Scene02/clone/frames/classSegmentation/Camera_0 and 1 more.",
+    )
+
+
+def test_renderings_are_joined_only_where_they_are_of_one(root, toys, tmp_path):
+    place = rendering(toys, root / "vkitti2-rendered", "scene02-clone", "scene01-fog")
+    before = pixels_of(place)
+    for record, sentence in (
+        ({"size": [96, 32]}, r"size \[64, 32\], not \[96, 32\]"),
+        ({"frames": 4, "seed": 3}, r"frames 6, not 4, seed 0, not 3"),
+    ):
+        other = rendering(toys, tmp_path / str(record), "scene02-clone", **record)
+        with pytest.raises(UserError, match=rf"holds another rendering than .*: {sentence}. Nothing was changed"):
+            obtain.bring("vkitti2-rendered", other)
+        assert pixels_of(place) == before
+    one = rendering(toys, tmp_path / "one", "scene02-clone", "scene02-rain")
+    assert obtain.bring("vkitti2-rendered", one).state == "partial"
+    after = pixels_of(place)
+    assert {name: after[name] for name in before if name != "vkitti2.json"}.items() <= before.items()
+    assert len(after) == len(before) + 4 * 6
+    record = json.loads((place / "vkitti2.json").read_text())
+    assert record["complete"] == {"Scene01": ["fog"], "Scene02": ["clone", "rain"]} and record["frames"] == 6
+    (place / "vkitti2.json").write_text("hi")
+    with pytest.raises(UserError, match=r"cannot be read.*Nothing was changed: move .* away"):
+        obtain.bring("vkitti2-rendered", one)
 
 
 def test_a_download_is_two_archives_and_leaves_no_rest(root, made, monkeypatch):

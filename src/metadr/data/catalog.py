@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from metadr.data import digits
 from metadr.data.digits import PAPER
@@ -44,6 +44,11 @@ class DataSet(Protocol):
         """The names of files that it takes as they come."""
         ...
 
+    @property
+    def adds(self) -> bool:
+        """Whether an import is added to what is there, part by part; else it takes the place of all of it."""
+        ...
+
     def locate(self, folder: Path) -> Files:
         """Its files and folders at or below a folder, or one sentence on what is missing."""
         ...
@@ -54,6 +59,14 @@ class DataSet(Protocol):
 
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         """Refuse files that cannot be read."""
+        ...
+
+    def taken(self, files: Files, place: Path) -> Files:
+        """Those of new files that an import takes where a copy is in place, or one sentence on what would be lost."""
+        ...
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        """Add to a new copy, of these files, what was in place; whether there was anything to add."""
         ...
 
     def status(self, root: Path) -> Status:
@@ -70,6 +83,7 @@ class DigitSet:
     """One of the four sets of digits, or another rendering of one."""
 
     source: Source
+    adds: ClassVar[bool] = False  # images and labels belong together
 
     @property
     def name(self) -> str:
@@ -103,6 +117,12 @@ class DigitSet:
 
     def check(self, files: Files, root: Path, watch: Watch | None = None) -> None:
         decode(self.source, files, PAPER, watch)
+
+    def taken(self, files: Files, place: Path) -> Files:
+        return files
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        return False
 
     def status(self, root: Path) -> Status:
         return digits.status(self.source, PAPER, root=root)

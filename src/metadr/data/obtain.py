@@ -18,7 +18,7 @@ from metadr.data.fetch import Download, fetch
 from metadr.data.idx import read_idx
 from metadr.data.mnist import MNIST
 from metadr.data.mnist_m import MNIST_M
-from metadr.data.source import data_root, find, locate, made_here
+from metadr.data.source import data_root, find, in_words, locate, made_here
 from metadr.data.standing import Status
 from metadr.errors import UserError
 from metadr.progress import Meter, Watch
@@ -50,7 +50,8 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
     """Copy a data set from a folder or an archive, in any layout it is found in, into the data root.
 
     The copy appears when all of it is there; a copy that was there before is replaced only then, and a sound one only
-    by one that can be read.
+    by one that can be read. Scenes are added to those that are there; of other sets, a copy with fewer images or
+    without some of the files is refused.
     """
     wanted, root, place = get_set(name), root or data_root(), Path(place)
     name, given = wanted.name, place
@@ -63,9 +64,14 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             wanted.check(found, root, watch)
         except UserError as error:
             problem = str(error).replace(f"{work / 'unpacked'}", str(given))
-            if wanted.status(root).state in ("present", "partial"):
+            if not wanted.adds and wanted.status(root).state in ("present", "partial"):
                 raise UserError(f"{problem} The {name} that is in {root / name} was kept.") from None
-        copy = work / "copy"
+        offered = found
+        try:
+            found = wanted.taken(offered, root / name)
+        except UserError as error:
+            raise UserError(str(error).replace(f"{work / 'unpacked'}", str(given))) from None
+        copy = work / name
         copy.mkdir()
         num_files = {role: sum(1 for _ in path.rglob("*")) if path.is_dir() else 1 for role, path in found.items()}
         meter = Meter(f"copying {name}", sum(num_files.values()), watch)
@@ -87,9 +93,30 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
         record = next(iter(found.values())).parent / f"{name}.json"  # what a stand-in says of itself
         if record.is_file():
             shutil.copy2(record, copy / record.name)
+        kept = wanted.keep(root / name, copy, found)
+        if not kept:
+            _refuse_fewer(wanted.status(root), wanted.status(work))
         _replace(copy, root / name)
     now = wanted.status(root)
-    return now._replace(state="broken", problems=(problem,)) if problem and not now.problems else now
+    if not problem or now.problems:
+        return now
+    if not kept:
+        return now._replace(state="broken", problems=(problem,))
+    left = [role for role in offered if role not in found]
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    note = f"Not taken, because what was there is sound and what is new is not whole: {left[0]}{more}." if left else ""
+    return now._replace(problems=(note,) if note else ())
+
+
+def _refuse_fewer(before: Status, new: Status) -> None:
+    """Images are not to vanish because a copy with some of them is imported over one with more."""
+    if before.state == "broken" and new.state != "broken":
+        return  # it mends what is there
+    if before.found and new.found and any(has > gets for has, gets in zip(before.found, new.found, strict=True)):
+        raise UserError(
+            f"{before.folder} holds {in_words(before.found, before.expected)}, and the {before.name} to import "
+            f"{in_words(new.found, new.expected)}: it was kept. Move it away to import that one instead."
+        )
 
 
 def _opened(wanted: DataSet, place: Path, unpacked: Path, watch: Watch | None) -> Path:

@@ -179,6 +179,7 @@ class Pacs:
     build = ""
     holds = f"the folders {', '.join(DOMAINS)}"
     readable: frozenset[str] = frozenset()
+    adds = False
 
     def locate(self, folder: Path) -> dict[str, Path]:
         return locate(folder)
@@ -190,6 +191,20 @@ class Pacs:
         """Refuse a copy that cannot be read. What is decoded on the way is what the first run will open."""
         for domain in _there(files):
             _entry(scan(files, domain), PAPER, root, watch=watch)
+
+    def taken(self, files: Files, place: Path) -> Files:
+        """All of it, unless a domain or a list would be lost: lists and images of two copies may not fit each other."""
+        there = search(NAME, NEEDS, place) if place.exists() else {}
+        lost = [path.name for role, path in there.items() if role not in files]
+        if lost:
+            raise UserError(
+                f"{place} holds {', '.join(lost)}, which the {NAME} to import lacks, and was kept. Move it away to "
+                "import that one instead, or give a folder that holds both."
+            )
+        return files
+
+    def keep(self, place: Path, copy: Path, files: Files) -> bool:
+        return False
 
     def status(self, root: Path) -> Status:
         """What there is, from names and lists."""

@@ -1,21 +1,22 @@
 """Virtual KITTI 2 on disk: its scenes, conditions and cameras, wherever they lie below a folder, and how they stand."""
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from metadr.data.source import reading
+from metadr.data.vkitti2_record import BUILD as BUILD
+from metadr.data.vkitti2_record import NAME as NAME
+from metadr.data.vkitti2_record import RENDERED as RENDERED
+from metadr.data.vkitti2_record import Record, read_record, what_of
 from metadr.errors import UserError
 from metadr.vkitti2_classes import CAMERAS, CONDITIONS, FRAMES, RECORD
 
-NAME = "vkitti2"
 HOMEPAGE = "https://europe.naverlabs.com/research/computer-vision/proxy-virtual-worlds-vkitti-2/"
-RENDERED = f"{NAME}-rendered"  # the benchmark on scenes of ours in the same layout, and their folder in the data root
-BUILD = f"metadr data build {NAME}"
 Kind = Literal["rgb", "classSegmentation"]
 PATTERNS: dict[Kind, str] = {"rgb": r"rgb_(\d+)\.jpg", "classSegmentation": r"classgt_(\d+)\.png"}
+ARCHIVES: dict[Kind, str] = {kind: f"vkitti_2.0.3_{kind}.tar" for kind in get_args(Kind)}  # as it is published
 DEPTH = 4  # folders that scenes may be below the one that is searched
 FEWEST = 4  # frames of a sequence that leave some to train, to validate and to test on
 
@@ -82,7 +83,7 @@ def misplaced(name: str, root: Path, found: Found) -> str:
     record = record_of(root, found)
     if name == NAME and record:
         return (
-            f"{root} does not hold Virtual KITTI 2 ({_what(record)}). Run benchmark {RENDERED} on it, with --data "
+            f"{root} does not hold Virtual KITTI 2 ({what_of(record)}). Run benchmark {RENDERED} on it, with --data "
             f"{root}, or give the published frames: {advice(name)}"
         )
     if name == RENDERED and not record:
@@ -91,26 +92,12 @@ def misplaced(name: str, root: Path, found: Found) -> str:
             f"Benchmark {RENDERED} needs scenes rendered here, with their record {RECORD}, in {root}, {what}. "
             f"{advice(name)} Or give their folder with --data, or run {NAME} on the published frames."
         )
+    if record:
+        try:
+            read_record(record)
+        except UserError as error:
+            return str(error)
     return ""
-
-
-def _read(record: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(record.read_text())
-    except (OSError, ValueError):
-        content = None
-    return content if isinstance(content, dict) else {}
-
-
-def _what(record: Path) -> str:
-    return str(_read(record).get("what", f"made by someone ({RECORD} cannot be read)"))
-
-
-def _complete(record: Path) -> dict[str, list[str]]:
-    """The conditions of each scene that were rendered to their end; nothing where a record does not say."""
-    content = _read(record)
-    written = content.get("complete", {})
-    return {scene: written.get(scene, []) for scene in FRAMES} if "complete" in content else {}
 
 
 def advice(name: str) -> str:
@@ -118,7 +105,31 @@ def advice(name: str) -> str:
     return f"Run '{f'metadr data fetch {name}' if name == NAME else BUILD}' or 'metadr data import {name} FOLDER'."
 
 
-def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path, benchmark: str) -> list[Frame]:
+def due(benchmark: str, scene: str, record: Record | None) -> int | None:
+    """How many frames of a scene there must be; None where a stand-in does not say."""
+    if benchmark == NAME:
+        return FRAMES[scene]
+    if record is None or "frames" not in record.content:
+        return None
+    return min(record.content["frames"] or FRAMES[scene], FRAMES[scene])
+
+
+def numbers_in(folder: Path, kind: Kind) -> dict[int, Path]:
+    """The files of a folder by the number of their frame."""
+    with reading(folder):
+        matched = [(re.fullmatch(PATTERNS[kind], path.name), path) for path in folder.iterdir()]
+    return {int(match[1]): path for match, path in matched if match}
+
+
+def frames_of(
+    found: Found,
+    domain: str,
+    cameras: tuple[int, ...],
+    *,
+    root: Path,
+    benchmark: str,
+    record: Path | None = None,
+) -> list[Frame]:
     """The frames of a domain in the order of time, those of its cameras beside each other.
 
     Args:
@@ -127,55 +138,107 @@ def frames_of(found: Found, domain: str, cameras: tuple[int, ...], *, root: Path
         cameras: those that are wanted.
         root: the folder that was searched, for sentences.
         benchmark: whose domain it is; of the published one as many frames as were published are needed.
+        record: of rendered scenes, where it is not found from the folder that was searched.
     """
-    scene, condition = DOMAINS[domain]
-    by_camera = []
-    for camera in cameras:
-        images, masks = (
-            _numbered(found, Place(scene, condition, kind, camera), root, benchmark) for kind in get_args(Kind)
-        )
-        if images.keys() != masks.keys():
-            number = min(images.keys() ^ masks.keys())
-            there, missing = ("mask", "image") if number in masks else ("image", "mask")
-            there_path = masks[number] if number in masks else images[number]
-            raise UserError(
-                f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
-                "Restore it, or remove both."
-            )
-        by_camera.append({number: Frame(images[number], masks[number]) for number in sorted(images)})
+    record = (record or record_of(root, found)) if benchmark == RENDERED else None
+    search = Search(found, root, benchmark, read_record(record) if record else None)
+    _refuse_stopped(search, domain)
+    by_camera = [_of_camera(search, domain, camera) for camera in cameras]
+    then = search.advice(*DOMAINS[domain])
     counts = {f"camera {camera}": len(frames) for camera, frames in zip(cameras, by_camera, strict=True)}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} of {name}" for name, count in counts.items())
-        raise UserError(
-            f"{domain}: the cameras differ in their number of frames ({told}) in {root}. {advice(benchmark)}"
-        )
+        raise UserError(f"{domain}: the cameras differ in their number of frames ({told}) in {root}. {then}")
     if alone := set[int]().union(*by_camera) - set(by_camera[0]).intersection(*by_camera):
         raise UserError(
             f"{domain}: frame {min(alone)} is not there of every camera in {root}, and frames of one moment belong "
-            f"together. {advice(benchmark)}"
+            f"together. {then}"
         )
-    count = len(by_camera[0])
-    if benchmark == NAME and count != FRAMES[scene]:
-        raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {root}. {advice(benchmark)}")
-    record = record_of(root, found) if benchmark == RENDERED else None
-    if record and condition not in _complete(record).get(scene, [condition]):
-        raise UserError(
-            f"{domain}: its rendering in {root} was stopped before its end. Go on with the same '{BUILD}' as before."
-        )
-    if count < FEWEST:
-        raise UserError(
-            f"{domain}: {count} frames in {root}; at least {FEWEST} are needed, to train, validate and test on."
-        )
+    _refuse_gaps(search, domain, by_camera[0].keys())
     return [frames[number] for number in by_camera[0] for frames in by_camera]
 
 
-def _numbered(found: Found, place: Place, root: Path, benchmark: str) -> dict[int, Path]:
-    """The files of a folder by the number of their frame."""
+class Search(NamedTuple):
+    """A folder that was searched for the scenes of a benchmark, and what was found; of rendered ones their record."""
+
+    found: Found
+    root: Path
+    benchmark: str
+    record: Record | None
+
+    def advice(self, scene: str, condition: str) -> str:
+        """The next command for whoever lacks frames of a scene under a condition."""
+        if self.record is None:
+            return advice(self.benchmark)
+        command = self.command(scene, condition)
+        return f"Run '{command}'." if command else f"Restore it, or run 'metadr data import {self.benchmark} FOLDER'."
+
+    def command(self, scene: str, condition: str) -> str:
+        """What renders all that a scene lacks under this condition and those that are there, if that is known."""
+        there = {place.condition for place in self.found if place.scene == scene}
+        return self.record.command(scene, there | {condition}) if self.record else ""
+
+
+def _refuse_stopped(search: Search, domain: str) -> None:
+    """A rendering that was begun and not ended: what it lacks is nothing else that is wrong."""
+    scene, condition = DOMAINS[domain]
+    begun = any((place.scene, place.condition) == (scene, condition) for place in search.found)
+    if begun and search.record and not search.record.is_complete(scene, condition):
+        command = search.command(scene, condition)
+        then = f"'{command}'" if command else f"the same '{BUILD}' as before"
+        raise UserError(f"{domain}: its rendering in {search.root} was stopped before its end. Go on with {then}.")
+
+
+def _of_camera(search: Search, domain: str, camera: int) -> dict[int, Frame]:
+    """The frames of a camera by their number: every image has a mask, and the reverse."""
+    images, masks = (_numbered(search, Place(*DOMAINS[domain], kind, camera)) for kind in get_args(Kind))
+    if images.keys() != masks.keys():
+        number = min(images.keys() ^ masks.keys())
+        there, missing = ("mask", "image") if number in masks else ("image", "mask")
+        there_path = masks[number] if number in masks else images[number]
+        raise UserError(
+            f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
+            "Restore it, or remove both."
+        )
+    return {number: Frame(images[number], masks[number]) for number in sorted(images)}
+
+
+def _numbered(search: Search, place: Place) -> dict[int, Path]:
+    """The files of a place by the number of their frame, or one sentence on what is missing."""
+    found, then = search.found, search.advice(place.scene, place.condition)
+    domain = f"{place.scene}/{place.condition}"
     if place not in found:
-        raise UserError(f"{place.scene}/{place.condition}: no folder {place.path} in {root}. {advice(benchmark)}")
-    with reading(found[place]):
-        matched = [(re.fullmatch(PATTERNS[place.kind], path.name), path) for path in found[place].iterdir()]
-    numbered = {int(match[1]): path for match, path in matched if match}
+        kinds = {each.kind for each in found if each[:2] == place[:2]}
+        if search.benchmark == NAME and kinds and place.kind not in kinds:
+            archive = f"metadr data import {NAME} {ARCHIVES[place.kind]}"
+            then = f"Run '{archive}' with the archive that has it; what is there stays."
+        raise UserError(f"{domain}: no folder {place.path} in {search.root}. {then}")
+    numbered = numbers_in(found[place], place.kind)
     if not numbered:
-        raise UserError(f"{place.scene}/{place.condition}: no frames in {found[place]}. {advice(benchmark)}")
+        raise UserError(f"{domain}: no frames in {found[place]}. {then}")
+    count = due(search.benchmark, place.scene, search.record) if search.record else None
+    if count is not None and numbered.keys() != set(range(count)):
+        number = min(numbered.keys() ^ set(range(count)))
+        told = f"of the {count} frames that {RECORD} tells of"
+        if number < count:
+            raise UserError(f"{domain}: frame {number} is missing in {found[place]}, {told}. {then}")
+        raise UserError(f"{domain}: {numbered[number]} is none {told}. Move it away.")
     return numbered
+
+
+def _refuse_gaps(search: Search, domain: str, numbers: Collection[int]) -> None:
+    """As many frames as there must be, and of the published ones no number left out between the others."""
+    scene, condition = DOMAINS[domain]
+    if search.benchmark == NAME:
+        gaps, count = set(range(min(numbers), max(numbers))) - set(numbers), len(numbers)
+        missing, then = f"frame {min(gaps, default=0)} is missing", search.advice(scene, condition)
+        if count != FRAMES[scene]:
+            where = f"{search.root}, where {missing}" if gaps else f"{search.root}"
+            raise UserError(f"{domain}: expected {FRAMES[scene]} frames, found {count} in {where}. {then}")
+        if gaps:
+            raise UserError(f"{domain}: {missing} in {search.root}, between others that are there. {then}")
+    if len(numbers) < FEWEST:
+        raise UserError(
+            f"{domain}: {len(numbers)} frames in {search.root}; at least {FEWEST} are needed, to train, validate and "
+            "test on."
+        )
