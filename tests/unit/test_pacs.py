@@ -238,6 +238,19 @@ def test_decoded_once_and_again_where_a_file_was_replaced(root: Path, monkeypatc
     assert content_of("photo") != before
 
 
+def test_an_import_of_one_domain_with_a_broken_image_says_so(published: Path, tmp_path: Path) -> None:
+    """That the others are missing is no reason to keep quiet."""
+    source = tmp_path / "source"
+    shutil.copytree(published / "kfold" / "photo", source / "kfold" / "photo")
+    for lists in published.glob("photo_*_kfold.txt"):
+        shutil.copy(lists, source)
+    image = next((source / "kfold" / "photo" / "dog").iterdir())
+    image.write_bytes(image.read_bytes()[:300])
+    now = obtain.bring("pacs", source, root=tmp_path / "data")
+    assert now.state == "broken"
+    assert image.name in now.problems[0]
+
+
 def test_a_broken_image_is_an_error(root: Path) -> None:
     path = root / "pacs" / "kfold" / "photo" / "dog" / "pic_0.jpg"
     path.write_bytes(path.read_bytes()[:700])

@@ -98,10 +98,10 @@ def bring(name: str, place: str | Path, *, root: Path | None = None, watch: Watc
             _refuse_fewer(wanted.status(root), wanted.status(work))
         _replace(copy, root / name)
     now = wanted.status(root)
+    if not kept and problem and now.state != "broken":  # a look at the files alone does not see all that is wrong
+        return now._replace(state="broken", problems=(problem, *now.problems))
     if not problem or now.problems:
         return now
-    if not kept:
-        return now._replace(state="broken", problems=(problem,))
     left = [role for role in offered if role not in found]
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     note = f"Not taken, because what was there is sound and what is new is not whole: {left[0]}{more}." if left else ""
