@@ -313,15 +313,16 @@ class DomainSequence:
                     with by_batches(network, images, size):
                         told = yield from self._told(domain)
                 row[BY_BATCH] = score(self.task, _counted(told))
-            if after == self.recipe.order[-1] and network.beside:
+            if after == self.recipe.order[-1] and network.moved:
                 row[BY_PASSES] = yield from self._by_passes(domain)
             best = self.epochs and self.epochs.found
             self.rows.append({**row, "epoch": best.epoch} if best else row)
 
     def _by_passes(self, domain: Domain) -> Generator[None, None, dict[str, float]]:
         scores = {}
-        for policy, running in self.learner.network.beside.items():
-            with self.learner.network.norms.replaced(running):
+        network = self.learner.network
+        for policy in filter(network.moved.__contains__, network.beside):
+            with network.norms.replaced(network.beside[policy]):
                 told = yield from self._told(domain)
             scores[policy] = score(self.task, _counted(told))
         return scores

@@ -113,9 +113,14 @@ def test_a_terminal_shows_where_a_run_stands_and_ctrl_c_leaves_it_to_go_on(
     assert_same_result(tmp_path / "stopped", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("arguments", [RUN, ("demo", "--tiny")], ids=["run", "demo"])
+SWEEP_STOPPED = "Stopped. 0 of 3 runs done, 3 left. The same command goes on from the last checkpoints."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(RUN, STOPPED), (("demo", "--tiny"), SWEEP_STOPPED)], ids=["run", "demo"]
+)
 def test_an_interrupt_without_a_terminal_is_one_sentence(
-    arguments: tuple[str, ...], launch: Callable[..., Any], tmp_path: Path
+    arguments: tuple[str, ...], told: str, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     def interrupt(pid: int) -> None:
         deadline = time.monotonic() + 60
@@ -126,7 +131,7 @@ def test_an_interrupt_without_a_terminal_is_one_sentence(
 
     ended = launch(*arguments, "--out", str(tmp_path), meanwhile=interrupt)
     assert ended.code == 130
-    assert ended.err == STOPPED + "\n"
+    assert ended.err == told + "\n"
     assert not list(tmp_path.rglob("done.json"))
     assert not list(tmp_path.rglob("failed.json"))
 

@@ -71,6 +71,7 @@ class Network:
         self.norms = BatchNorms(module, norm_momentum)
         self.beside = {policy: self.norms.copy() for policy in others if self.norms.names}
         """By policy, the running statistics as they would be by it."""
+        self.moved: set[str] = set()  # those of them that some pass has moved
         self._blocks = Blocks(module) if recompute else None
         self._others = {name: value for name, value in self.buffers.items() if name not in self.norms.names}
         self._left: list[tuple[Role, list[Tensor]]] = []
@@ -144,6 +145,7 @@ class Network:
             for policy, running in self.beside.items():
                 if role in statistics_passes(policy):
                     self.norms.move_beside(running, statistics)
+                    self.moved.add(policy)
         self._left.clear()
 
     def _leaves(self, role: Role) -> bool:
