@@ -13,6 +13,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from metadr import models
 from metadr.core import Domain, Split
+from metadr.engine.layers import TwiceDifferentiable, hardsigmoid
 from metadr.parts import EWC, MetaDR, parse_method
 
 CLASSES = 3
@@ -98,6 +99,62 @@ def test_only_passes_that_need_it_take_the_plain_form_of_attention(
     classification.play(learner, num_domains=1, num_steps=1)
     assert seen == {"clean": {True}, "inner": {False}, "recall": {True}, "adapt": {True}, "fisher": {False}}
     assert torch.backends.cuda.flash_sdp_enabled(), "and it is put back"
+
+
+def test_hardsigmoid_with_a_second_derivative_is_torchs_own() -> None:
+    x = torch.linspace(-5, 5, 23, dtype=torch.float64, requires_grad=True)  # none on a corner
+    theirs = F.hardsigmoid(x)
+    torch.testing.assert_close(hardsigmoid(x), theirs, rtol=1e-7, atol=0)  # torch has a sixth in float32 alone
+    slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (hardsigmoid(x), theirs)]
+    torch.testing.assert_close(*slopes, rtol=1e-7, atol=0)
+    assert torch.autograd.gradgradcheck(lambda x: hardsigmoid(x.square()), x)
+    assert torch.autograd.gradgradcheck(F.hardswish, x), "which needs no replacement"
+    written = x.detach().clone()
+    assert hardsigmoid(written, inplace=True) is written and torch.equal(written, hardsigmoid(x))
+
+
+class Gated(nn.Module):
+    """A gate as a layer, one that writes over what goes in, and one as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, stride=2), nn.Conv2d(4, 8, 3, stride=2)
+        self.gate, self.over = nn.Hardsigmoid(), nn.Hardsigmoid(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = x * self.gate(3 * x)
+        x = self.second(x)
+        return x * self.over(2 * x) * F.hardsigmoid(x)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_hardsigmoid_is_differentiated_twice_wherever_it_is_called(
+    inner_steps: int, recompute: bool, classification
+) -> None:
+    """Against what autograd says of a network that has the other form in every pass."""
+    torch.manual_seed(0)
+    module = nn.Sequential(Gated(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)).double()
+
+    def gradient(other: bool) -> list[torch.Tensor]:
+        parts = MetaDR(inner_lr=0.5, inner_steps=inner_steps)
+        learner = classification.learner(parts, module=module, recompute=recompute and not other)
+        learner.begin_domain(classification.domains[0].train, first=True)
+        with TwiceDifferentiable() if other else torch.enable_grad():  # there in all passes
+            return learner.gradient()[1]
+
+    for ours, plain in zip(gradient(other=False), gradient(other=True), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-8)  # torch has a sixth in float32 alone
+
+
+@pytest.mark.parametrize("method", ["naive", "meta-dr", "dr+er+ewc+gem+l2+meta-dr"])
+def test_mobilenet_v3_with_every_kind_of_method(method: str, classification) -> None:
+    torch.manual_seed(0)
+    module = models.build("mobilenet_v3_small", CLASSES)
+    learner = classification.learner(*parse_method(method, {}), module=module, batch_size=2)
+    taken = classification.play(learner, num_domains=2, num_steps=1)
+    assert len(taken) == 2 and all(math.isfinite(value) for terms in taken for value in terms.values())
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_vit"])
