@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.shufflenetv2 import ShuffleNetV2
 from torchvision.models.vision_transformer import VisionTransformer
@@ -14,6 +15,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 from metadr import models
 from metadr.core import Domain, Split
 from metadr.engine.layers import TwiceDifferentiable, hardsigmoid
+from metadr.errors import UserError
 from metadr.parts import EWC, MetaDR, parse_method
 
 CLASSES = 3
@@ -146,6 +148,62 @@ def test_hardsigmoid_is_differentiated_twice_wherever_it_is_called(
 
     for ours, plain in zip(gradient(other=False), gradient(other=True), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-8)  # torch has a sixth in float32 alone
+
+
+class Once(torch.autograd.Function):
+    """A function of an extension, as many are."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class Odd(nn.Module):
+    """A classifier around a function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.head, self.function = nn.Conv2d(3, 4, 3, stride=2), nn.Linear(4, CLASSES), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.function(self.conv(x)).mean((2, 3)))
+
+
+def first_derivative_alone(x: torch.Tensor) -> torch.Tensor:
+    return Once.apply(x)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (torch.ops.aten.hardsigmoid, "hardsigmoid_backward is not implemented"),
+        (first_derivative_alone, "differentiate twice"),
+    ],
+)
+def test_an_operation_without_a_second_derivative_is_told_of(
+    function, reason: str, inner_steps: int, classification
+) -> None:
+    learner = classification.learner(MetaDR(inner_steps=inner_steps), module=Odd(function), model="odd")
+    with pytest.raises(UserError, match=rf"^Model 'odd' .*{reason}.*, which meta-dr needs\..*first_order=true\.$"):
+        classification.play(learner)
+    for parts in ([MetaDR(inner_steps=inner_steps, first_order=True)], []):
+        taken = classification.play(classification.learner(*parts, module=Odd(function)))
+        assert taken and all(math.isfinite(value) for terms in taken for value in terms.values())
+
+
+def test_what_else_goes_wrong_in_a_step_is_not_taken_for_it(classification) -> None:
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("derivative for aten::rounding is not implemented")
+
+    with pytest.raises(RuntimeError, match=r"^derivative for aten::rounding"):
+        classification.play(classification.learner(MetaDR(), module=Odd(failing)))
 
 
 @pytest.mark.parametrize("method", ["naive", "meta-dr", "dr+er+ewc+gem+l2+meta-dr"])
