@@ -14,7 +14,9 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from metadr import models
 from metadr.core import Domain, Split
+from metadr.engine.fit import check_fit
 from metadr.engine.layers import TwiceDifferentiable, hardsigmoid
+from metadr.engine.network import Network
 from metadr.errors import UserError
 from metadr.parts import EWC, MetaDR, parse_method
 
@@ -213,6 +215,23 @@ def test_mobilenet_v3_with_every_kind_of_method(method: str, classification) -> 
     learner = classification.learner(*parse_method(method, {}), module=module, batch_size=2)
     taken = classification.play(learner, num_domains=2, num_steps=1)
     assert len(taken) == 2 and all(math.isfinite(value) for terms in taken for value in terms.values())
+
+
+@pytest.mark.parametrize("method", ["naive", "meta-dr"])
+@pytest.mark.parametrize(("name", "side"), [("googlenet", 32), ("inception_v3", 75)])
+def test_networks_that_have_further_heads_while_they_are_trained(
+    name: str, side: int, method: str, classification
+) -> None:
+    torch.manual_seed(0)
+    module = models.build(name, CLASSES)
+    domain = classification.domains[0]
+    split = Split(F.interpolate(domain.train.x, size=(side, side)), domain.train.y).first(4)
+    domain = Domain("red", split, split)
+    check_fit(classification.training(), Network(module, classification.task), [domain])
+    learner = classification.learner(*parse_method(method, {}), module=module, batch_size=2)
+    learner.begin_domain(split, first=True)
+    (taken,), finite = learner.steps(1).read()
+    assert finite and all(math.isfinite(value) for value in taken.values())
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_vit"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import load_file, save_file
 
 from metadr import models
@@ -68,6 +69,27 @@ def test_files_of_other_libraries_have_no_counters_and_perhaps_no_last_layer(tmp
     save_file(state, tmp_path / "some.safetensors")
     network = models.build("tiny_resnet", 10, str(tmp_path / "some.safetensors")).state_dict()
     assert all(torch.equal(network[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_weights_with_heads_for_training_alone_fit_a_network_without_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = torchvision.models.get_model(name, weights=None, init_weights=False, aux_logits=True).state_dict()
+    auxiliary = [key for key in published if key.startswith(("aux", "Aux"))]
+    path = tmp_path / "published.safetensors"
+    save_file(published, path)
+    monkeypatch.setattr(libraries, "_of_torchvision", lambda name: published)
+    libraries.imagenet_weights.cache_clear()
+    for weights in (str(path), "imagenet"):
+        network = models.build(name, 7, weights).state_dict()
+        head = [key for key in network if key.startswith("fc.")]
+        assert auxiliary and not set(auxiliary) & set(network) and len(head) == 2
+        assert all(torch.equal(value, published[key]) for key, value in network.items() if key not in head)
+    libraries.imagenet_weights.cache_clear()
+    save_file({**published, "strange": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="it has 'strange', which the network has not"):
+        models.build(name, 7, str(path))
 
 
 @pytest.mark.parametrize(
