@@ -15,6 +15,7 @@ from metadr.cli_sweep import as_asked
 from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, libraries
+from metadr.models.weights import fitting, last_layer
 from metadr.packs import Written, unlike_images, write_weights
 from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
@@ -90,6 +91,37 @@ def test_weights_with_heads_for_training_alone_fit_a_network_without_them(
     save_file({**published, "strange": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="it has 'strange', which the network has not"):
         models.build(name, 7, str(path))
+
+
+class TwoHeads(torch.nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(4, 5)
+        self.head, self.other = torch.nn.Linear(5, num_classes), torch.nn.Linear(5, num_classes)
+
+
+def test_every_head_of_other_classes_stays_as_it_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, "two_heads", TwoHeads)
+    path, state = tmp_path / "two.safetensors", TwoHeads(10).state_dict()
+    save_file(state, path)
+    drawn = [models.build("two_heads", classes, str(path)).state_dict() for classes in (3, 10)]
+    assert all(torch.equal(drawn[0][name], state[name]) == name.startswith("body.") for name in state)
+    assert all(torch.equal(drawn[1][name], value) for name, value in state.items())
+    for name, size in (("head.weight", (10, 4)), ("head.bias", (9,)), ("body.weight", (10, 4))):
+        save_file({**state, name: torch.zeros(size)}, path)
+        with pytest.raises(UserError, match=rf"'{name}' is .* instead of|'head.weight' is .* instead of"):
+            models.build("two_heads", 3, str(path))
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "levit_128s"])
+def test_networks_of_timm_with_two_heads_start_from_imagenet(name: str) -> None:
+    pytest.importorskip("timm")
+    with torch.device("meta"):
+        ours, published = models.build(name, 7), models.build(name, 1000)
+    given = {key: tuple(value.shape) for key, value in published.state_dict().items()}
+    filled = fitting(ours, given, head=last_layer(ours), model=name, origin="imagenet")
+    left = {key for key in given if key not in filled}
+    assert {key.partition(".")[0] for key in left} == {"head", "head_dist"} and len(left) == 4
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,10 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: s
 def fitting(network: nn.Module, given: Mapping[str, Shape], *, head: str, model: str, origin: str) -> list[str]:
     """The names of what a network takes from weights of these shapes, or one sentence on why it cannot."""
     own = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    heads = {head, *_other_heads(own, given, head)}
 
     def free(name: str) -> bool:
-        return name.rpartition(".")[0] == head or name.endswith(COUNTERS)
+        return name.rpartition(".")[0] in heads or name.endswith(COUNTERS)
 
     strange = next((name for name in given if name not in own and not free(name)), None)
     if strange is not None:
@@ -136,6 +137,17 @@ def fitting(network: nn.Module, given: Mapping[str, Shape], *, head: str, model:
             what = "is missing" if name not in given else f"is {_size(given[name])} instead of {_size(shape)}"
             raise _misfit(origin, model, f"'{name}' {what}")
     return [name for name, shape in own.items() if given.get(name) == shape]
+
+
+def _other_heads(own: Mapping[str, Shape], given: Mapping[str, Shape], head: str) -> list[str]:
+    """Layers that differ from a file's in the number of classes alone, as the last one does: some networks have two."""
+    layers: dict[str, set[Shape]] = {}
+    for name, shape in own.items():
+        other = given.get(name, ())
+        alike = shape and other and shape[1:] == other[1:]
+        layers.setdefault(name.rpartition(".")[0], set()).add((shape[0], other[0]) if alike else ())
+    of_head = layers.get(head, set())
+    return [] if () in of_head else [layer for layer, classes in layers.items() if classes == of_head]
 
 
 def _misfit(origin: str, model: str, what: str) -> UserError:
