@@ -54,6 +54,30 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         models.build("tiny_resnet", 10, str(tmp_path / "half.safetensors"))
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int8, torch.bool])
+def test_weights_that_are_whole_numbers_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "whole.safetensors"
+    save_file({name: value.to(kind) for name, value in tiny_state().items()}, path)
+    told = rf"'0.body.0.weight' of the weights .* is of type {str(kind)[6:]}, .* Give the weights in float32\."
+    with pytest.raises(UserError, match=told):
+        models.build("tiny_resnet", 10, str(path))
+    save_file({name: value.to(torch.bfloat16) for name, value in tiny_state().items()}, path)
+    models.build("tiny_resnet", 10, str(path))  # counters as fractions are read too
+
+
+def test_a_file_that_is_cut_short_is_to_be_fetched_again(file: Path) -> None:
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    for missing in (1, 100, len(whole) - 8 - length):
+        file.write_bytes(whole[:-missing])
+        with pytest.raises(UserError, match=rf"is cut short: its last {missing} bytes are missing\. Copy or download"):
+            tiny(file)
+    for start in (0, 4, 8 + length // 2):  # whose header cannot be read
+        file.write_bytes(whole[:start])
+        with pytest.raises(UserError, match="is no safetensors file"):
+            tiny(file)
+
+
 def test_a_last_layer_of_other_classes_stays_as_it_was_drawn(file: Path) -> None:
     torch.manual_seed(7)
     drawn = models.build("tiny_resnet", 3).state_dict()
@@ -152,6 +176,11 @@ def test_weights_of_another_network_are_refused(change, told: str, tmp_path: Pat
         ),
         (lambda path: path.mkdir(), "is a folder. Weights are one safetensors file"),
         (lambda path: path.write_bytes(b"PK pickles"), "is no safetensors file .* safetensors.torch.save_file"),
+        (
+            lambda path: path.write_bytes(b"\2" + bytes(7) + b"[]"),
+            "is no safetensors file .* safetensors.torch.save_file",
+        ),
+        (lambda path: path.write_bytes(b"\2" + bytes(7) + b"\xff{"), "is no safetensors file .*torch.save_file"),
     ],
 )
 def test_what_is_no_file_of_weights_is_refused_before_anything_is_read(make, told: str, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ IMAGENET = "imagenet"
 FROM_A_FILE = "file"
 CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
 COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
+LENGTH_BYTES = 8  # of a safetensors file: the first, which say how long the header behind them is
 
 
 def kind_of(weights: str | None) -> str | None:
@@ -74,10 +75,30 @@ def _header(path: Path) -> None:
         with safe_open(path, framework="pt"):
             pass
     except SafetensorError as error:
+        missing = _missing_bytes(path)
+        if missing:
+            raise UserError(
+                f"{path} is cut short: its last {missing} bytes are missing. Copy or download it again."
+            ) from None
         raise UserError(
             f"{path} is no safetensors file ({error}). Write the network's state_dict() with "
             "safetensors.torch.save_file and give that."
         ) from None
+
+
+def _missing_bytes(path: Path) -> int:
+    """How much shorter a file is than its header says, if that can be read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        room = path.stat().st_size - LENGTH_BYTES
+        if length > room:
+            return 0
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return max(0, max(ends, default=0) + length - room)
+        except (ValueError, LookupError, TypeError, AttributeError):  # another kind of file
+            return 0
 
 
 def check_classes(weights: str, network: str, classes: tuple[str, ...]) -> None:
@@ -113,6 +134,12 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: s
     own = network.state_dict()
     with torch.no_grad():
         for name in fitting(network, given, head=head, model=model, origin=origin):
+            if own[name].is_floating_point() and not state[name].is_floating_point():
+                kind = str(state[name].dtype).removeprefix("torch.")
+                raise UserError(
+                    f"'{name}' of the weights {origin} is of type {kind}, as in a quantised network, and here it is a "
+                    "fraction. Give the weights in float32."
+                )
             if not state[name].isfinite().all():
                 raise UserError(
                     f"'{name}' of the weights {origin} has numbers that are not finite, as large ones in half "
