@@ -7,12 +7,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.shufflenetv2 import ShuffleNetV2
 from torchvision.models.vision_transformer import VisionTransformer
 
 from metadr import models
 from metadr.core import Domain, Split
+from metadr.engine.fit import check_fit
+from metadr.engine.layers import TwiceDifferentiable, hardsigmoid
+from metadr.engine.network import Network
+from metadr.errors import UserError
 from metadr.parts import EWC, MetaDR, parse_method
 
 CLASSES = 3
@@ -98,6 +103,135 @@ def test_only_passes_that_need_it_take_the_plain_form_of_attention(
     classification.play(learner, num_domains=1, num_steps=1)
     assert seen == {"clean": {True}, "inner": {False}, "recall": {True}, "adapt": {True}, "fisher": {False}}
     assert torch.backends.cuda.flash_sdp_enabled(), "and it is put back"
+
+
+def test_hardsigmoid_with_a_second_derivative_is_torchs_own() -> None:
+    x = torch.linspace(-5, 5, 23, dtype=torch.float64, requires_grad=True)  # none on a corner
+    theirs = F.hardsigmoid(x)
+    torch.testing.assert_close(hardsigmoid(x), theirs, rtol=1e-7, atol=0)  # torch has a sixth in float32 alone
+    slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (hardsigmoid(x), theirs)]
+    torch.testing.assert_close(*slopes, rtol=1e-7, atol=0)
+    assert torch.autograd.gradgradcheck(lambda x: hardsigmoid(x.square()), x)
+    assert torch.autograd.gradgradcheck(F.hardswish, x), "which needs no replacement"
+    written = x.detach().clone()
+    assert hardsigmoid(written, inplace=True) is written and torch.equal(written, hardsigmoid(x))
+
+
+class Gated(nn.Module):
+    """A gate as a layer, one that writes over what goes in, and one as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, stride=2), nn.Conv2d(4, 8, 3, stride=2)
+        self.gate, self.over = nn.Hardsigmoid(), nn.Hardsigmoid(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x = x * self.gate(3 * x)
+        x = self.second(x)
+        return x * self.over(2 * x) * F.hardsigmoid(x)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_hardsigmoid_is_differentiated_twice_wherever_it_is_called(
+    inner_steps: int, recompute: bool, classification
+) -> None:
+    """Against what autograd says of a network that has the other form in every pass."""
+    torch.manual_seed(0)
+    module = nn.Sequential(Gated(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)).double()
+
+    def gradient(other: bool) -> list[torch.Tensor]:
+        parts = MetaDR(inner_lr=0.5, inner_steps=inner_steps)
+        learner = classification.learner(parts, module=module, recompute=recompute and not other)
+        learner.begin_domain(classification.domains[0].train, first=True)
+        with TwiceDifferentiable() if other else torch.enable_grad():  # there in all passes
+            return learner.gradient()[1]
+
+    for ours, plain in zip(gradient(other=False), gradient(other=True), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-8)  # torch has a sixth in float32 alone
+
+
+class Once(torch.autograd.Function):
+    """A function of an extension, as many are."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class Odd(nn.Module):
+    """A classifier around a function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.head, self.function = nn.Conv2d(3, 4, 3, stride=2), nn.Linear(4, CLASSES), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.function(self.conv(x)).mean((2, 3)))
+
+
+def first_derivative_alone(x: torch.Tensor) -> torch.Tensor:
+    return Once.apply(x)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (torch.ops.aten.hardsigmoid, "hardsigmoid_backward is not implemented"),
+        (first_derivative_alone, "differentiate twice"),
+    ],
+)
+def test_an_operation_without_a_second_derivative_is_told_of(
+    function, reason: str, inner_steps: int, classification
+) -> None:
+    learner = classification.learner(MetaDR(inner_steps=inner_steps), module=Odd(function), model="odd")
+    with pytest.raises(UserError, match=rf"^Model 'odd' .*{reason}.*, which meta-dr needs\..*first_order=true\.$"):
+        classification.play(learner)
+    for parts in ([MetaDR(inner_steps=inner_steps, first_order=True)], []):
+        taken = classification.play(classification.learner(*parts, module=Odd(function)))
+        assert taken and all(math.isfinite(value) for terms in taken for value in terms.values())
+
+
+def test_what_else_goes_wrong_in_a_step_is_not_taken_for_it(classification) -> None:
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("derivative for aten::rounding is not implemented")
+
+    with pytest.raises(RuntimeError, match=r"^derivative for aten::rounding"):
+        classification.play(classification.learner(MetaDR(), module=Odd(failing)))
+
+
+@pytest.mark.parametrize("method", ["naive", "meta-dr", "dr+er+ewc+gem+l2+meta-dr"])
+def test_mobilenet_v3_with_every_kind_of_method(method: str, classification) -> None:
+    torch.manual_seed(0)
+    module = models.build("mobilenet_v3_small", CLASSES)
+    learner = classification.learner(*parse_method(method, {}), module=module, batch_size=2)
+    taken = classification.play(learner, num_domains=2, num_steps=1)
+    assert len(taken) == 2 and all(math.isfinite(value) for terms in taken for value in terms.values())
+
+
+@pytest.mark.parametrize("method", ["naive", "meta-dr"])
+@pytest.mark.parametrize(("name", "side"), [("googlenet", 32), ("inception_v3", 75)])
+def test_networks_that_have_further_heads_while_they_are_trained(
+    name: str, side: int, method: str, classification
+) -> None:
+    torch.manual_seed(0)
+    module = models.build(name, CLASSES)
+    domain = classification.domains[0]
+    split = Split(F.interpolate(domain.train.x, size=(side, side)), domain.train.y).first(4)
+    domain = Domain("red", split, split)
+    check_fit(classification.training(), Network(module, classification.task), [domain])
+    learner = classification.learner(*parse_method(method, {}), module=module, batch_size=2)
+    learner.begin_domain(split, first=True)
+    (taken,), finite = learner.steps(1).read()
+    assert finite and all(math.isfinite(value) for value in taken.values())
 
 
 @pytest.mark.parametrize("name", ["test_resnet", "test_convnext", "test_vit"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import load_file, save_file
 
 from metadr import models
@@ -14,6 +15,7 @@ from metadr.cli_sweep import as_asked
 from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, libraries
+from metadr.models.weights import fitting, last_layer
 from metadr.packs import Written, unlike_images, write_weights
 from metadr.recipes import Row, Table, get_table
 from metadr.report.comparison import compare
@@ -52,6 +54,30 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         models.build("tiny_resnet", 10, str(tmp_path / "half.safetensors"))
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int8, torch.bool])
+def test_weights_that_are_whole_numbers_are_refused(kind: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "whole.safetensors"
+    save_file({name: value.to(kind) for name, value in tiny_state().items()}, path)
+    told = rf"'0.body.0.weight' of the weights .* is of type {str(kind)[6:]}, .* Give the weights in float32\."
+    with pytest.raises(UserError, match=told):
+        models.build("tiny_resnet", 10, str(path))
+    save_file({name: value.to(torch.bfloat16) for name, value in tiny_state().items()}, path)
+    models.build("tiny_resnet", 10, str(path))  # counters as fractions are read too
+
+
+def test_a_file_that_is_cut_short_is_to_be_fetched_again(file: Path) -> None:
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    for missing in (1, 100, len(whole) - 8 - length):
+        file.write_bytes(whole[:-missing])
+        with pytest.raises(UserError, match=rf"is cut short: its last {missing} bytes are missing\. Copy or download"):
+            tiny(file)
+    for start in (0, 4, 8 + length // 2):  # whose header cannot be read
+        file.write_bytes(whole[:start])
+        with pytest.raises(UserError, match="is no safetensors file"):
+            tiny(file)
+
+
 def test_a_last_layer_of_other_classes_stays_as_it_was_drawn(file: Path) -> None:
     torch.manual_seed(7)
     drawn = models.build("tiny_resnet", 3).state_dict()
@@ -68,6 +94,58 @@ def test_files_of_other_libraries_have_no_counters_and_perhaps_no_last_layer(tmp
     save_file(state, tmp_path / "some.safetensors")
     network = models.build("tiny_resnet", 10, str(tmp_path / "some.safetensors")).state_dict()
     assert all(torch.equal(network[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_weights_with_heads_for_training_alone_fit_a_network_without_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = torchvision.models.get_model(name, weights=None, init_weights=False, aux_logits=True).state_dict()
+    auxiliary = [key for key in published if key.startswith(("aux", "Aux"))]
+    path = tmp_path / "published.safetensors"
+    save_file(published, path)
+    monkeypatch.setattr(libraries, "_of_torchvision", lambda name: published)
+    libraries.imagenet_weights.cache_clear()
+    for weights in (str(path), "imagenet"):
+        network = models.build(name, 7, weights).state_dict()
+        head = [key for key in network if key.startswith("fc.")]
+        assert auxiliary and not set(auxiliary) & set(network) and len(head) == 2
+        assert all(torch.equal(value, published[key]) for key, value in network.items() if key not in head)
+    libraries.imagenet_weights.cache_clear()
+    save_file({**published, "strange": torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="it has 'strange', which the network has not"):
+        models.build(name, 7, str(path))
+
+
+class TwoHeads(torch.nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(4, 5)
+        self.head, self.other = torch.nn.Linear(5, num_classes), torch.nn.Linear(5, num_classes)
+
+
+def test_every_head_of_other_classes_stays_as_it_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, "two_heads", TwoHeads)
+    path, state = tmp_path / "two.safetensors", TwoHeads(10).state_dict()
+    save_file(state, path)
+    drawn = [models.build("two_heads", classes, str(path)).state_dict() for classes in (3, 10)]
+    assert all(torch.equal(drawn[0][name], state[name]) == name.startswith("body.") for name in state)
+    assert all(torch.equal(drawn[1][name], value) for name, value in state.items())
+    for name, size in (("head.weight", (10, 4)), ("head.bias", (9,)), ("body.weight", (10, 4))):
+        save_file({**state, name: torch.zeros(size)}, path)
+        with pytest.raises(UserError, match=rf"'{name}' is .* instead of|'head.weight' is .* instead of"):
+            models.build("two_heads", 3, str(path))
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "levit_128s"])
+def test_networks_of_timm_with_two_heads_start_from_imagenet(name: str) -> None:
+    pytest.importorskip("timm")
+    with torch.device("meta"):
+        ours, published = models.build(name, 7), models.build(name, 1000)
+    given = {key: tuple(value.shape) for key, value in published.state_dict().items()}
+    filled = fitting(ours, given, head=last_layer(ours), model=name, origin="imagenet")
+    left = {key for key in given if key not in filled}
+    assert {key.partition(".")[0] for key in left} == {"head", "head_dist"} and len(left) == 4
 
 
 @pytest.mark.parametrize(
@@ -98,6 +176,11 @@ def test_weights_of_another_network_are_refused(change, told: str, tmp_path: Pat
         ),
         (lambda path: path.mkdir(), "is a folder. Weights are one safetensors file"),
         (lambda path: path.write_bytes(b"PK pickles"), "is no safetensors file .* safetensors.torch.save_file"),
+        (
+            lambda path: path.write_bytes(b"\2" + bytes(7) + b"[]"),
+            "is no safetensors file .* safetensors.torch.save_file",
+        ),
+        (lambda path: path.write_bytes(b"\2" + bytes(7) + b"\xff{"), "is no safetensors file .*torch.save_file"),
     ],
 )
 def test_what_is_no_file_of_weights_is_refused_before_anything_is_read(make, told: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr import kernels
 from metadr.core import Batch, Params, Task
-from metadr.engine.layers import reached, trimmed
+from metadr.engine.layers import TwiceDifferentiable, reached, trimmed
 from metadr.engine.norms import BatchNorms, Groups
 from metadr.engine.recompute import Blocks
 from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
@@ -19,6 +19,7 @@ from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Passes whose gradient is differentiated again, or taken image by image: attention's fused kernels can do neither.
 PLAIN_ATTENTION: tuple[Role, ...] = ("inner", "fisher")
+SECOND_ORDER: tuple[Role, ...] = ("inner",)  # passes whose gradient is differentiated again
 
 
 class Network:
@@ -181,7 +182,7 @@ class Network:
         # No cache of half-precision weights: it would outlive the pass, and the inner step changes them.
         casting = torch.autocast(self._mean.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
         products = {None: kernels.MOST_PASSING, "fisher": 0}.get(role, kernels.MOST_PATCHES)
-        with casting, trimmed(self.module, products=products), _attention(role):
+        with casting, trimmed(self.module, products=products), _attention(role), _second_order(role):
             yield
 
     @contextmanager
@@ -199,3 +200,7 @@ class Network:
 
 def _attention(role: Role | None) -> AbstractContextManager[None]:
     return sdpa_kernel(SDPBackend.MATH) if role in PLAIN_ATTENTION else nullcontext()
+
+
+def _second_order(role: Role | None) -> AbstractContextManager[object]:
+    return TwiceDifferentiable() if role in SECOND_ORDER else nullcontext()

@@ -105,6 +105,7 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
         architecture = architecture_of(name)
         published = weights == IMAGENET
         state = libraries.imagenet_weights(architecture) if published else files.read_file(weights, architecture)
+        state = libraries.without_auxiliary(name, state)
         part, head = _filled(name, network, state)
         fill(part, state, head=head, model=name, origin=weights)
     return network
@@ -113,7 +114,7 @@ def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:
 @functools.lru_cache
 def _check_fits(name: str, weights: str, content: str) -> None:
     """Refuse a file whose weights are not those of a network, by their names and shapes."""
-    given = files.shapes_of(weights, architecture_of(name))
+    given = libraries.without_auxiliary(name, files.shapes_of(weights, architecture_of(name)))
     try:
         with torch.device("meta"):  # where numbers take neither memory nor time
             network = _fresh(name, num_classes=2)

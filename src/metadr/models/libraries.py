@@ -7,15 +7,19 @@ import functools
 import pickle
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from metadr.errors import UserError
 
+Value = TypeVar("Value")
+
 TIMM = "timm/"  # before the name of a model of timm that torchvision has too
 PUBLISHED = "IMAGENET1K_V1"  # of several weights of torchvision those that have been there from the beginning
+# Of torchvision's networks that say several things of an image while they are trained: the layers that say the others.
+AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
 
 
 def torchvision_names() -> list[str]:
@@ -60,8 +64,15 @@ def build(name: str, num_classes: int) -> nn.Module:
     else:
         from torchvision.models import get_model
 
-        network = get_model(name, weights=None, num_classes=num_classes)
+        alone = {"aux_logits": False, "init_weights": True} if name in AUXILIARY else {}
+        network = get_model(name, weights=None, num_classes=num_classes, **alone)
     return network
+
+
+def without_auxiliary(name: str, state: Mapping[str, Value]) -> Mapping[str, Value]:
+    """What weights say of a network as it is built here."""
+    left_out = AUXILIARY.get(name, ())
+    return {key: value for key, value in state.items() if not key.startswith(left_out)}
 
 
 @functools.lru_cache(maxsize=2)

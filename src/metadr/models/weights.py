@@ -26,6 +26,7 @@ IMAGENET = "imagenet"
 FROM_A_FILE = "file"
 CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
 COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
+LENGTH_BYTES = 8  # of a safetensors file: the first, which say how long the header behind them is
 
 
 def kind_of(weights: str | None) -> str | None:
@@ -74,10 +75,30 @@ def _header(path: Path) -> None:
         with safe_open(path, framework="pt"):
             pass
     except SafetensorError as error:
+        missing = _missing_bytes(path)
+        if missing:
+            raise UserError(
+                f"{path} is cut short: its last {missing} bytes are missing. Copy or download it again."
+            ) from None
         raise UserError(
             f"{path} is no safetensors file ({error}). Write the network's state_dict() with "
             "safetensors.torch.save_file and give that."
         ) from None
+
+
+def _missing_bytes(path: Path) -> int:
+    """How much shorter a file is than its header says, if that can be read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        room = path.stat().st_size - LENGTH_BYTES
+        if length > room:
+            return 0
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return max(0, max(ends, default=0) + length - room)
+        except (ValueError, LookupError, TypeError, AttributeError):  # another kind of file
+            return 0
 
 
 def check_classes(weights: str, network: str, classes: tuple[str, ...]) -> None:
@@ -113,6 +134,12 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: s
     own = network.state_dict()
     with torch.no_grad():
         for name in fitting(network, given, head=head, model=model, origin=origin):
+            if own[name].is_floating_point() and not state[name].is_floating_point():
+                kind = str(state[name].dtype).removeprefix("torch.")
+                raise UserError(
+                    f"'{name}' of the weights {origin} is of type {kind}, as in a quantised network, and here it is a "
+                    "fraction. Give the weights in float32."
+                )
             if not state[name].isfinite().all():
                 raise UserError(
                     f"'{name}' of the weights {origin} has numbers that are not finite, as large ones in half "
@@ -124,9 +151,10 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: s
 def fitting(network: nn.Module, given: Mapping[str, Shape], *, head: str, model: str, origin: str) -> list[str]:
     """The names of what a network takes from weights of these shapes, or one sentence on why it cannot."""
     own = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    heads = {head, *_other_heads(own, given, head)}
 
     def free(name: str) -> bool:
-        return name.rpartition(".")[0] == head or name.endswith(COUNTERS)
+        return name.rpartition(".")[0] in heads or name.endswith(COUNTERS)
 
     strange = next((name for name in given if name not in own and not free(name)), None)
     if strange is not None:
@@ -136,6 +164,17 @@ def fitting(network: nn.Module, given: Mapping[str, Shape], *, head: str, model:
             what = "is missing" if name not in given else f"is {_size(given[name])} instead of {_size(shape)}"
             raise _misfit(origin, model, f"'{name}' {what}")
     return [name for name, shape in own.items() if given.get(name) == shape]
+
+
+def _other_heads(own: Mapping[str, Shape], given: Mapping[str, Shape], head: str) -> list[str]:
+    """Layers that differ from a file's in the number of classes alone, as the last one does: some networks have two."""
+    layers: dict[str, set[Shape]] = {}
+    for name, shape in own.items():
+        other = given.get(name, ())
+        alike = shape and other and shape[1:] == other[1:]
+        layers.setdefault(name.rpartition(".")[0], set()).add((shape[0], other[0]) if alike else ())
+    of_head = layers.get(head, set())
+    return [] if () in of_head else [layer for layer, classes in layers.items() if classes == of_head]
 
 
 def _misfit(origin: str, model: str, what: str) -> UserError:
