@@ -184,7 +184,7 @@ def _sweep_and_report(
         console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
     if jobs.missing:
         with working(console) as tell:
-            timed = partial(_timed, tell)
+            timed = partial(_timed, tell) if minutes is None else None  # such time is short, and would be spent on it
             cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"), timed=timed)
         console.print(str(cost), soft_wrap=True)
     started, in_time = time.monotonic(), stop.seconds_left if whole else None
