@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from metadr.data import cache
 from metadr.data.cache import Entry, cached, content_hash, fingerprint
 from metadr.errors import UserError
 
@@ -214,3 +215,19 @@ def test_content_hash_sees_values_names_shapes_and_types() -> None:
     assert content_hash({"x": torch.arange(6).view(2, 3).T}) == content_hash(
         {"x": torch.tensor([[0, 3], [1, 4], [2, 5]])}
     )
+
+
+def test_every_byte_is_compared_once_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, compared = Counted(), []
+    entry = opened(tmp_path, make)
+    usual = cache.content_hash
+    monkeypatch.setattr(cache, "content_hash", lambda tensors: compared.append(1) or usual(tensors))
+    for _ in range(3):
+        opened(tmp_path, make, checked=True)
+    assert len(compared) == 1
+    data = bytearray(entry.path.read_bytes())
+    data[-1] ^= 1
+    entry.path.write_bytes(data)
+    os.utime(entry.path, ns=(0, 1))  # a clock of any resolution sees it
+    opened(tmp_path, make, checked=True)
+    assert len(compared) > 1 and make.calls == 2

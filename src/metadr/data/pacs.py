@@ -111,7 +111,14 @@ def _located(root: Path, domain: str) -> Files:
 
 
 def _scanned(domain: str, root: Path | None) -> Scanned:
-    return scan(_located(root or data_root(), domain), domain)
+    files = _located(root or data_root(), domain)
+    return _scan(tuple(sorted(files.items())), domain, fingerprint(tops(files, [domain])))
+
+
+@functools.lru_cache(maxsize=2 * len(DOMAINS))
+def _scan(files: tuple[tuple[str, Path], ...], domain: str, top: str) -> Scanned:
+    """Once for a set that stays as it is, which its folders and lists say."""
+    return scan(dict(files), domain)
 
 
 def _entry(
