@@ -268,6 +268,11 @@ def _count_problems(scanned: Scanned, files: Files) -> list[str]:
         here = sum(item.label == label for item in scanned.whole)
         if here != known:
             problems.append(f"{scanned.name}: expected {known} images of class {label}, found {here}. {ADVICE}")
+    if scanned.listed:
+        for part, named, count in zip(("train", "crossval"), scanned.counts, scanned.expected, strict=True):
+            if named != count:
+                what = f"{scanned.name}_{part}_kfold.txt should name {count:,} images, and names {named:,}"
+                problems.append(f"{scanned.name}: {what}. {ADVICE}")
     path = files.get(f"{scanned.name}_test")
     if path is not None:
         images = {item.name: item for item in scanned.whole}
