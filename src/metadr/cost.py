@@ -5,7 +5,7 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +67,8 @@ def estimate(
     """
     # Runs of one's own have tests and a beginning in them.
     rates = _measured(device, side_by_side=len(jobs) > 1 and lanes != 1) | _finished(out, device)
-    left = [(job, _kind(job.recipe), _steps_left(job, out, shared)) for job, shared in _with_shared(jobs)]
+    shared = zip(jobs, shared_domains(jobs), strict=True)
+    left = [(job, _kind(job.recipe), _steps_left(job, out, count)) for job, count in shared]
     of_kind = Counter[str]()
     for _, kind, steps in left:
         of_kind[kind] += steps
@@ -77,10 +78,6 @@ def estimate(
     seconds = sum(steps * rates.get(kind, 0.0) for _, kind, steps in left)
     unknown = Counter(job.recipe.method_name for job, kind, _ in left if kind not in rates)
     return Cost(sum(steps for _, _, steps in left), seconds, unknown)
-
-
-def _with_shared(jobs: Sequence[Job]) -> Iterable[tuple[Job, int]]:
-    return zip(jobs, shared_domains(jobs), strict=True)
 
 
 def _steps_left(job: Job, out: str | Path, shared: int) -> int:

@@ -1,5 +1,6 @@
 """How a model is trained on each domain: the settings that a benchmark has defaults for and a recipe may change."""
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,6 +94,7 @@ class Training:
 STATISTICS_ORDER: tuple[Role, ...] = ("memory", "inner", "clean", "recall", "adapt")
 
 
+@functools.cache  # asked for at every pass of a step
 def statistics_passes(policy: str) -> tuple[Role, ...]:
     """The passes that move running statistics, in the order in which they are applied."""
     if policy in ("all", "none"):

@@ -15,8 +15,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 from metadr import models
 from metadr.core import Domain, Split
 from metadr.engine.fit import check_fit
-from metadr.engine.layers import TwiceDifferentiable, hardsigmoid
 from metadr.engine.network import Network
+from metadr.engine.second_order import TwiceDifferentiable, hardsigmoid
 from metadr.errors import UserError
 from metadr.parts import EWC, MetaDR, parse_method
 

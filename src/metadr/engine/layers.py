@@ -4,12 +4,10 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from metadr import kernels
 
@@ -40,19 +38,6 @@ def trimmed(module: nn.Module, *, products: int) -> Iterator[None]:
     """
     with computing(list(convolutions(module).values()), functools.partial(_convolve, products=products)):
         yield
-
-
-def hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
-    """Torch's, in operations that have a second derivative: its own kernel has none."""
-    found = F.relu6(x + 3) / 6
-    return x.copy_(found) if inplace else found
-
-
-class TwiceDifferentiable(TorchFunctionMode):
-    """Lets functions that have no second derivative compute as others that have one, called by a layer or not."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (hardsigmoid if func is F.hardsigmoid else func)(*args, **(kwargs or {}))
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,13 +13,10 @@ from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
+from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
-from metadr.errors import UserError
 from metadr.policies import others_kept
-
-# What torch and its extensions say of an operation without a second derivative; of the first it speaks otherwise.
-NO_SECOND_DERIVATIVE = re.compile(r"_backward\w*'? is not implemented|double backward|differentiate twice")
 
 
 def stream_seed(seed: int, *names: object) -> int:
@@ -150,7 +146,7 @@ class Learner:
 
     def step(self) -> Terms:
         """One update: the gradient of the loss, through the optimiser."""
-        with _second_derivatives_of(self.training.model):
+        with second_derivatives_of(self.training.model):
             terms, grads = self.gradient()
         for param, grad in zip(self.network.params.values(), grads, strict=True):
             param.grad = grad
@@ -177,7 +173,7 @@ class Learner:
                 terms[part.name] = penalty
         moving = [term for term in terms.values() if term.requires_grad]
         if not self._looked_at:
-            _check_derivatives(moving)
+            check_derivatives(moving)
             self._looked_at = True
         grads = _gradient_of(moving, list(self.network.params.values()))
         for part in parts:
@@ -395,39 +391,6 @@ def _gradient_of(terms: list[Tensor], params: list[Tensor]) -> list[Tensor]:
     for grads in others:
         total = list(torch._foreach_add(total, grads))
     return total
-
-
-def _check_derivatives(terms: list[Tensor]) -> None:
-    """Refuse functions marked with @once_differentiable where a gradient through them is differentiated again.
-
-    Torch itself would leave out what they add to it, without a word, unless nothing else is left.
-    """
-    left = [term.grad_fn for term in terms]
-    seen = set(left)
-    while left:
-        node = left.pop()
-        if node is None:
-            continue
-        if node.name() == "torch::autograd::Error":
-            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
-        new = {following for following, _ in node.next_functions} - seen
-        seen |= new
-        left += new
-
-
-@contextmanager
-def _second_derivatives_of(model: str) -> Iterator[None]:
-    """Tells in one sentence of an operation that has none; only the step that needs it shows which have one."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not NO_SECOND_DERIVATIVE.search(str(error)):
-            raise
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise UserError(
-            f"Model '{model}' has an operation without a second derivative ({reason}), which meta-dr needs. Choose "
-            "another model, another method, or leave that derivative out with --set first_order=true."
-        ) from error
 
 
 def _add(terms: list[Tensor]) -> Tensor:

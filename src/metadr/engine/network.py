@@ -11,9 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from metadr import kernels
 from metadr.core import Batch, Params, Task
-from metadr.engine.layers import TwiceDifferentiable, reached, trimmed
+from metadr.engine.layers import reached, trimmed
 from metadr.engine.norms import BatchNorms, Groups
 from metadr.engine.recompute import Blocks
+from metadr.engine.second_order import TwiceDifferentiable
 from metadr.training import STATISTICS_ORDER, Loss, Role, statistics_passes
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
