@@ -45,6 +45,7 @@ LATER_FIELDS = (
     ("recompute", False),
     ("norm_momentum", None),
     ("later_norm", "batch"),
+    ("decay", "none"),
 )
 # How a run computes, which is no part of what it is compared for.
 ARITHMETIC = ("precision", "deterministic", "stream", "recompute")

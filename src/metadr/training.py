@@ -35,6 +35,9 @@ class Training:
     optimizer: Literal["adam", "sgd"] = setting("adam", "optimiser, made anew at each domain")
     lr: float = setting(3e-4, "learning rate on the first domain (eta)", above=0)
     later_lr: float = setting(3e-5, "learning rate on every later domain", above=0)
+    decay: Literal["none", "cosine"] = setting(
+        "none", "how the rate falls along every domain: not at all, or by half a cosine to almost nothing"
+    )
     momentum: float = setting(0.0, "momentum of SGD", low=0)
     loss: Loss = setting("cross_entropy", "what is minimised; dice is for masks")
     scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")

@@ -118,6 +118,18 @@ def test_recorded_steps_give_the_bits_of_plain_ones_where_statistics_stay(method
     toys.assert_same_bits(recorded.state(), plain.state())
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_recorded_steps_go_by_a_rate_that_falls(optimizer, classification, toys, captures):
+    settings = {"decay": "cosine", "steps": 5, **OPTIMIZERS[optimizer]}
+    plain, wanted = play(classification, capture=False, **settings)
+    recorded, taken = play(classification, capture=True, **settings)
+    assert len(captures) == 1
+    assert taken == wanted
+    toys.assert_same_bits(recorded.state(), plain.state())
+    constant, _ = play(classification, capture=True, **{**settings, "decay": "none"})
+    assert not torch.equal(recorded.state()["model/0.weight"], constant.state()["model/0.weight"])
+
+
 @pytest.mark.parametrize("method", ["meta-dr", "dr+er+ewc+gem+l2+lwf+meta-dr"])
 def test_recorded_steps_give_the_bits_of_plain_ones_on_masks(method, segmentation, toys):
     parts = parse_method(method)

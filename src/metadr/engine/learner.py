@@ -13,6 +13,7 @@ from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
+from metadr.engine.rate import FallingRate
 from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
@@ -70,6 +71,7 @@ class Learner:
         self._statistics: dict[str, Tensor] = {}  # batch norm's, of all domains so far, where tests go by them
         self._own: dict[str, Tensor] = {}  # and of the last domain alone, until the next begins
         self._layers_rng = self._stream("hidden")
+        self._rate = FallingRate() if training.decay == "cosine" else None
         self.optimizer: torch.optim.Optimizer
         self._train: Split
         self._fresh = True  # no step has been taken on this domain
@@ -82,6 +84,8 @@ class Learner:
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
         lr = self.training.lr if first else self.training.later_lr
+        if self._rate is not None:
+            self._rate.begin_domain(lr, self.training.steps_on(train.num_images, first=first))
         self.best = {}
         self._fresh = True
         fixed = not first and self.training.later_norm == "fixed"
@@ -130,6 +134,8 @@ class Learner:
         for source in (self._turns, self._streamed):
             if source is not None:
                 source.next_step()
+        if self._rate is not None:
+            self._rate.next_step(self.optimizer)
         if self._captured is not None:
             self._captured.replay()
             return
@@ -217,9 +223,8 @@ class Learner:
         tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
         tensors |= _named("beside", self.network.beside)
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
-        for source in (self._turns, self._streamed):
-            if source is not None:
-                tensors |= {f"turns/{name}": value for name, value in source.state().items()}
+        for kind, source in self._counting():
+            tensors |= {f"{kind}/{name}": value for name, value in source.state().items()}
         for index, batch in enumerate(self.memory.batches):
             tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
         return tensors
@@ -254,9 +259,8 @@ class Learner:
             if not kept:  # an older version's checkpoint: its run is not tested by them
                 del self.network.beside[policy]
         self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
-        for source in (self._turns, self._streamed):
-            if source is not None:
-                source.load(_below(tensors, "turns/"))
+        for kind, source in self._counting():
+            source.load(_below(tensors, f"{kind}/"))
         stored = _below(tensors, "memory/")
         self.memory = Memory(self.memory.room)
         for number in range(len(stored) // 2):
@@ -289,6 +293,12 @@ class Learner:
             task=self.task,
             batch_size=self.training.batch_size,
         )
+
+    def _counting(self) -> Iterator[tuple[str, Turns | Streamed | FallingRate]]:
+        """What counts the steps of a domain, and the name of its kind."""
+        for kind, source in (("turns", self._turns), ("turns", self._streamed), ("rate", self._rate)):
+            if source is not None:
+                yield kind, source
 
     def _outer_batch(self) -> Batch:
         rng = self.streams["outer"]

@@ -32,6 +32,8 @@ UPRIGHT = PSI3.replace("rotate", "rotate:-20:20:30")  # psi3 turns digits by up 
 FASTER = {"later_lr": 1e-4}
 ALL_DOMAINS = {"tested_by": "domains"}
 FIXED = {"later_norm": "fixed"}
+FALLING = {"later_lr": 1e-4, "decay": "cosine"}
+FALLING_FAR = {"later_lr": 3e-4, "decay": "cosine"}
 
 # Their order is that of the runs.
 STAGES: dict[str, tuple[C, ...]] = {
@@ -94,6 +96,16 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, {"later_lr": 3e-4}),
         C("dr+er+lwf", {**PER_IMAGE, "dr.compositions": 1, "lwf.strength": 0.5}, FASTER),
         C("dr+er+lwf", {**PER_IMAGE, **FIXED, "lwf.strength": 0.5}, FASTER),
+    ),
+    "the rate falls along every domain, from further up": (
+        C("dr", PER_IMAGE, FALLING),
+        *(C("dr+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, falling) for falling in (FALLING, FALLING_FAR)),
+        C("dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, FALLING_FAR),
+        *(C("dr+er", PER_IMAGE, falling) for falling in (FALLING, FALLING_FAR)),
+        C("dr+er", {**PER_IMAGE, "dr.compositions": 1}, FALLING_FAR),
+        *(C("dr+er+lwf", PER_IMAGE, falling) for falling in (FALLING, FALLING_FAR)),
+        C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FALLING_FAR),
+        C("dr+er+lwf", {**PER_IMAGE, "dr.compositions": 1, "lwf.strength": 0.5}, FALLING_FAR),
     ),
     "how far later domains may move the weights; a memory may allow more": (
         *(C("dr", PER_IMAGE, {"later_lr": rate}) for rate in (1e-4, 3e-4, 1e-5)),
