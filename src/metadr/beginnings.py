@@ -23,8 +23,8 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
-from metadr.provenance import environment
 from metadr.policies import others_kept
+from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it

@@ -108,7 +108,7 @@ def test_other_rates_on_later_domains_share_the_first(registered_toys, toys, tmp
         ("ewc", [{"anchors": "all"}, {"anchors": "last"}]),
         ("gem", [{"margin": 0.5}, {"margin": 0.0}, {"margin": 0.0, "ridge": 0.1}]),
         ("dr+lwf", [{"lwf.strength": 1.0}, {"lwf.strength": 0.0}, {"lwf.temperature": 4.0}]),
-        ("er+meta-dr", [{"later_norm": "batch"}, {"later_norm": "fixed"}]),
+        ("dr+er", [{"later_norm": "batch"}, {"later_norm": "fixed"}]),
         ("er+meta-dr", [{"replay_batch": 2}, {"replay_batch": 5}]),
         ("dr+er", [{"replayed": True}, {"replayed": False}]),
     ],
