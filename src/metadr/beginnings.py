@@ -23,7 +23,6 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
-from metadr.policies import others_kept
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
@@ -187,8 +186,7 @@ def _of_first_domain(recipe: Recipe) -> dict[str, Any]:
     first = _first_domain(recipe)
     content = description(first)
     training = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
-    kept = others_kept(training_of(recipe), recipe.method)  # a run of its own keeps these
-    return {**content, "method": [_at_first(part) for part in first.method], "training": training, "kept": kept}
+    return {**content, "method": [_at_first(part) for part in first.method], "training": training}
 
 
 # Parts say these of themselves: what is made from one may act, or use such a setting, earlier.

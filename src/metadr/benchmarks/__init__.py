@@ -16,7 +16,6 @@ from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
 from metadr.errors import UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
-from metadr.policies import settled
 from metadr.progress import Watch
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -64,7 +63,7 @@ def training_of(recipe: Recipe) -> Training:
     for name in differences:
         if name not in settings.names(Training):
             raise unknown("field", name, settings.names(Training), within=" in Training")
-    return settled(dataclasses.replace(benchmark_of(recipe).training, **differences), recipe.method)
+    return dataclasses.replace(benchmark_of(recipe).training, **differences)
 
 
 def steps_of(recipe: Recipe) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from metadr.recipes import (
     embedded,
     figure3,
     figure4,
-    first_read,
     from_weights,
     pacs_resnet50,
     pacs_schedule,
@@ -38,22 +37,19 @@ from metadr.recipes.table import Row, Table, only
 
 # The paper's, by its numbers.
 OF_THE_PAPER: dict[str, Callable[[bool], Table]] = {
-    name: first_read.first_read(make)
-    for name, make in {
-        "table1": table1.table,
-        "table2": table2.table,
-        "table3": table3.table,
-        "table4": table4.table,
-        "table5": table5.table,
-        "table6": table6.table,
-        "table7": table7.table,
-        "table8": table8.table,
-        "table9": table9.table,
-        "table10": table10.table,
-        "table11": table11.table,
-        "figure3": figure3.table,
-        "figure4": figure4.table,
-    }.items()
+    "table1": table1.table,
+    "table2": table2.table,
+    "table3": table3.table,
+    "table4": table4.table,
+    "table5": table5.table,
+    "table6": table6.table,
+    "table7": table7.table,
+    "table8": table8.table,
+    "table9": table9.table,
+    "table10": table10.table,
+    "table11": table11.table,
+    "figure3": figure3.table,
+    "figure4": figure4.table,
 }
 # Those of the digits whose network is ResNet-18, what is chosen before them, and what goes beyond.
 OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
@@ -63,9 +59,9 @@ OF_THE_DIGITS: dict[str, Callable[[bool], Table]] = {
     "calibration4n": calibration.with_seeds,
     "calibration10": calibration.memories,
     "strengths": strengths.table,
-    "syn-sensitivity": first_read.first_read(syn_sensitivity.table),
+    "syn-sensitivity": syn_sensitivity.table,
     "beyond": beyond.table,
-    "beyond-final": first_read.first_read(beyond_final.table),
+    "beyond-final": beyond_final.table,
 }
 OWN_STRENGTHS = ("strengths", "beyond", "beyond-final")  # of L2 and EWC: what is tried, or what such a search named
 # What a report shows beside the paper's numbers: its tables, and studies in the manner of one of them.
@@ -83,8 +79,8 @@ COMPARED: dict[str, Callable[[bool], Table]] = {
     "suspects": suspects.table,
     "suspects-p2": suspects.second,
     "beyond": beyond.table,
-    "beyond-final": OF_THE_DIGITS["beyond-final"],
-    "syn-sensitivity": OF_THE_DIGITS["syn-sensitivity"],
+    "beyond-final": beyond_final.table,
+    "syn-sensitivity": syn_sensitivity.table,
     "pacs-resnet50": pacs_resnet50.table,
     "pacs-schedule": pacs_schedule.table,
     "vkitti2-rendered": vkitti2_rendered.table,
