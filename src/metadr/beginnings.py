@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,12 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
+from metadr.promises import Promises
 from metadr.provenance import environment
 from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it
+LOOK_SECONDS = 0.25  # between looks at what other processes have left and are about to leave
 OF_LATER_DOMAINS = ("later_lr", "later_epochs", "later_norm")  # settings of the training that say nothing of the first
 Run = tuple[Recipe, int]  # and its seed
 
@@ -54,35 +57,52 @@ class Beginning(NamedTuple):
 
 
 class Beginnings:
-    """The beginnings that several runs of a sweep share."""
+    """The beginnings that several runs of a sweep share, also with other processes that sweep into the same folder."""
 
     def __init__(self, runs: Collection[Run], out: str | Path, device: torch.device) -> None:
         self._out, self._folder = out, Path(out) / FOLDER
-        ground = environment(device)  # what another machine or version left is another beginning
+        # What another machine or version left is another beginning; one of several GPUs of a kind is like the others.
+        ground = {**environment(device), "device": device.type}
         self._keys = {run: [_hash([key, ground]) for key in keys_of(*run)] for run in runs}
         self._wanted: dict[str, set[Run]] = {}  # by runs that have not ended
         for run, keys in self._keys.items():
             for key in keys:
                 self._wanted.setdefault(key, set()).add(run)
         self._shared = {key for key, those in self._wanted.items() if len(those) > 1}
-        self._there = {path.name.partition("-")[0]: path for path in self._folder.glob("*-*.safetensors")}
+        self._there: dict[str, Path] = {}
+        self._theirs: Set[str] = frozenset()  # what other processes will leave
+        self._looked = float("-inf")
         self._coming: dict[Run, set[str]] = {}  # what a run that was started will leave
+        self._promises = Promises(self._folder)  # the same for other processes
         ended = {run: _num_ended(out, *run) for run in runs}
         self._begun = {run: count for run, count in ended.items() if count is not None}
+
+    def close(self) -> None:
+        """Call when no run goes on any more: nobody need wait for any of them."""
+        self._promises.close()
+        with suppress(OSError):  # not there, or not empty
+            self._folder.rmdir()
 
     def start(self, recipe: Recipe, seed: int) -> None:
         """Call when a run starts: it will leave the beginnings that it has not passed."""
         self._begun[recipe, seed] = _num_ended(self._out, recipe, seed) or 0
         self._promise((recipe, seed), self._begun[recipe, seed])
 
+    def put_back(self, recipe: Recipe, seed: int) -> None:
+        """Call when a run that was started does not go on: it will leave nothing."""
+        self._looked = float("-inf")  # whoever has it promised before what it will leave
+        self._forget((recipe, seed))
+        if _num_ended(self._out, recipe, seed) is None:
+            self._begun.pop((recipe, seed), None)
+
     def end(self, recipe: Recipe, seed: int) -> None:
         """Call when a run is finished: what nobody wants any more is removed."""
+        self._forget((recipe, seed))
+        self._look()
         for key in self._keys[recipe, seed]:
             self._wanted[key].discard((recipe, seed))
             if not self._wanted[key] and (path := self._there.pop(key, None)):
                 path.unlink(missing_ok=True)
-        with suppress(OSError):  # not there, or not empty
-            self._folder.rmdir()
 
     def num_ended(self, recipe: Recipe, seed: int) -> int:
         """How many domains it need not train on if it starts now: by its own checkpoint, else by what others left."""
@@ -94,8 +114,9 @@ class Beginnings:
         if run in self._begun:  # it has a checkpoint of its own
             return False
         keys = self._keys[run]
-        coming = set[str]().union(*(self._coming.get(other, set()) for other in running))
-        return any(key in coming for key in keys[self._longest(keys) :])
+        missing = set(keys[self._longest(keys) :])
+        coming = (self._theirs, *(self._coming.get(other, set()) for other in running))
+        return not all(map(missing.isdisjoint, coming))
 
     def find(self, recipe: Recipe, seed: int, usable: Callable[[Beginning], bool]) -> Beginning | None:
         """The longest that is there and can be used."""
@@ -115,9 +136,25 @@ class Beginnings:
     def _promise(self, run: Run, num_domains: int) -> None:
         """What a run that has ended so many domains will leave."""
         self._coming[run] = self._shared.intersection(self._keys[run][num_domains:])
+        self._tell()
+
+    def _forget(self, run: Run) -> None:
+        self._coming.pop(run, None)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._promises.hold(set[str]().union(*list(self._coming.values())))
 
     def _longest(self, keys: list[str]) -> int:
+        self._look()
         return max((count for count, key in enumerate(keys, start=1) if key in self._there), default=0)
+
+    def _look(self) -> None:
+        """See what others promise, and only then what is there: it is left before it is promised no more."""
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._theirs = self._promises.of_others()
+            self._there |= {path.name.partition("-")[0]: path for path in self._folder.glob("*-*.safetensors")}
 
     def _read(self, key: str, num_domains: int) -> Beginning | None:
         """One that is damaged or gone is forgotten, so that another run may leave it again."""
@@ -140,6 +177,7 @@ class Beginnings:
         except OSError:
             for coming in list(self._coming.values()):
                 coming.discard(key)
+            self._tell()
         else:
             self._there[key] = kept
 

@@ -13,6 +13,7 @@ from metadr.engine.capture import found_no_memory
 from metadr.errors import UserError
 from metadr.run import Result
 from metadr.sequence import Progress
+from metadr.store import Busy
 
 Job = TypeVar("Job")
 Lanes = int | Literal["auto"]
@@ -22,16 +23,20 @@ MOST = 16  # lanes that 'auto' tries
 WINDOW_SECONDS = 1.5  # for which 'auto' watches the lanes before it adds others
 PATIENCE = 3  # windows that a starting lane, which keeps the others waiting, may spoil; then it belongs to what is seen
 WORTH = 1.1  # what twice the lanes must gain
+IDLE_SECONDS = 1.0  # before jobs that wait for other processes are looked at again
+NO_MEMORY = "there is no memory beside the others"
+ELSEWHERE = "another process has it"
+BEGUN_ELSEWHERE = "another process is training what it begins with"
 
 
 class Happened(NamedTuple, Generic[Job]):
-    """What became of a job in its turn: it went on (progress), failed (error), found no memory (waits) or ended."""
+    """What became of a job in its turn: it went on (progress), failed (error), was put back (waits: why) or ended."""
 
     job: Job
     progress: Progress | None = None
     error: BaseException | None = None
     trace: str = ""
-    waits: bool = False
+    waits: str = ""
 
 
 class Lane(Generic[Job]):
@@ -79,10 +84,12 @@ def interleave(
 
     A run that finds no memory beside others waits until there are fewer of them, and one that then finds none again,
     until all others have ended. Jobs of one `kind` take the same time. A job that `waits` for one of those that are
-    running lets those behind it go first. One that no longer `fits` is not started; with none running, those are left.
+    running, or for another process, lets those behind it go first; one that turns out to be another's is put back. One
+    that no longer `fits` is not started; with none running, those are left.
     """
     waiting, running, late = deque(jobs), list[Lane[Job]](), deque[Job]()
     width, put_back = _Width(lanes, device, kind), Counter[Job]()
+    told = set[Job]()  # who waits for other processes
 
     def next_job() -> Job | None:
         at_once = [lane.job for lane in running]
@@ -96,20 +103,29 @@ def interleave(
                 waiting.remove(job)
                 running.append(Lane(job, start(job)))
             if not running and not late:
-                break
+                if not any(map(fits, waiting)):
+                    break
+                if waiting[0] not in told:
+                    told.add(waiting[0])
+                    yield Happened(waiting[0], waits=BEGUN_ELSEWHERE)
+                time.sleep(IDLE_SECONDS)
             for lane in list(running):
                 happened = lane.turn()
                 if happened is not None:
                     if happened.progress is None:
                         running.remove(lane)
-                    if running and found_no_memory(happened.error):
+                    if isinstance(happened.error, Busy):
+                        waiting.append(lane.job)
+                        told.add(lane.job)
+                        yield Happened(lane.job, waits=ELSEWHERE)
+                    elif running and found_no_memory(happened.error):
                         put_back[lane.job] += 1
                         if put_back[lane.job] == 1:
                             waiting.appendleft(lane.job)
                             width.shrink(len(running))
                         else:  # it needs more than its share: to wait for it would slow all others down
                             late.append(lane.job)
-                        yield Happened(lane.job, waits=True)
+                        yield Happened(lane.job, waits=NO_MEMORY)
                     else:
                         yield happened
                 if stop():

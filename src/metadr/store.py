@@ -186,6 +186,18 @@ class RunDirectory:
     def finished(self) -> bool:
         return (self.path / "done.json").exists()
 
+    @property
+    def held(self) -> bool:
+        """Whether some process has claimed it and lives."""
+        try:
+            with (self.path / "lock").open() as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # nobody ever claimed it, or its folder cannot be read: who claims it will be told
+            return False
+        return False
+
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Hold the run for this process; the system lets go of it when the process dies, however it dies."""

@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,12 +14,13 @@ from metadr.core import Recipe
 from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.engine.ground import check_precision, pick_device
 from metadr.errors import UserError
-from metadr.lanes import Lanes, Stages, interleave
+from metadr.lanes import ELSEWHERE, Lanes, Stages, interleave
 from metadr.run import advance
 from metadr.sequence import Progress
 from metadr.store import RunDirectory, identity
 
 MOST_NAMED = 8  # in a sentence on what is wrong with several
+AGAIN_SECONDS = 1.0  # between looks at a run that another process has
 
 
 class Job(NamedTuple):
@@ -176,6 +177,9 @@ def sweep(
 ) -> Outcome:
     """Run the jobs, as many side by side as there are lanes. A failed run keeps its traceback; the others go on.
 
+    Several processes may sweep the same jobs into one folder: each takes those that no other has. What another has is
+    waited for, and taken over if that process dies.
+
     Args:
         jobs: what to run.
         out: folder of run directories.
@@ -193,40 +197,73 @@ def sweep(
     # Of many lanes, each checkpoint is a copy of a whole network from the device: on a GPU one every other second.
     seconds = 30 if chosen.type == "cpu" else 300
 
-    beginnings = Beginnings(jobs, out, chosen)
+    with closing(Beginnings(jobs, out, chosen)) as beginnings:
+        others, ended_elsewhere = _Others(out), set[Job]()
 
-    def start(job: Job) -> Stages:
-        tally.start(job)
-        beginnings.start(*job)
-        where: dict[str, Any] = {"out": out, "device": str(chosen), "beginnings": beginnings}
-        return advance(job.recipe, job.seed, **where, checkpoint_seconds=seconds, capture=capture)
+        def start(job: Job) -> Stages:
+            if RunDirectory(out, *job).finished:
+                ended_elsewhere.add(job)
+            tally.start(job)
+            beginnings.start(*job)
+            where: dict[str, Any] = {"out": out, "device": str(chosen), "beginnings": beginnings}
+            return advance(job.recipe, job.seed, **where, checkpoint_seconds=seconds, capture=capture)
 
-    def fits(job: Job) -> bool:
-        return seconds_left is None or tally.seconds_for(job, beginnings.num_ended(*job)) <= seconds_left()
+        def waits(job: Job, running: Collection[Job]) -> bool:
+            return others.have(job) or beginnings.waits(job, running)
 
-    for happened in interleave(
-        jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=beginnings.waits, fits=fits
-    ):
-        job, became = happened.job, ""
-        if happened.progress is not None:
-            tally.went_on(job, happened.progress)
+        def fits(job: Job) -> bool:
+            return seconds_left is None or tally.seconds_for(job, beginnings.num_ended(*job)) <= seconds_left()
+
+        turns = interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=waits, fits=fits)
+        for happened in turns:
+            job, became = happened.job, ""
+            if happened.progress is not None:
+                tally.went_on(job, happened.progress)
+                if watcher:
+                    watcher.show(titles[job], happened.progress)
+            elif happened.waits:
+                tally.put_back(job)
+                beginnings.put_back(*job)
+                if happened.waits == ELSEWHERE:
+                    others.found_with(job)
+                became = f"waits: {happened.waits}"
+            elif happened.error is not None:
+                beginnings.put_back(*job)
+                reason = _keep(happened.error, happened.trace, RunDirectory(out, job.recipe, job.seed))
+                outcome.failed.append((job, reason))
+                became = f"failed in {tally.ended(job):.0f} s"
+            else:
+                outcome.done.append(job)
+                beginnings.end(*job)
+                seconds_taken = tally.ended(job)
+                became = "done by another process" if job in ended_elsewhere else f"done in {seconds_taken:.0f} s"
             if watcher:
-                watcher.show(titles[job], happened.progress)
-        elif happened.waits:
-            tally.put_back(job)
-            became = "waits, for there is no memory beside the others"
-        elif happened.error is not None:
-            outcome.failed.append((job, _keep(happened.error, happened.trace, RunDirectory(out, job.recipe, job.seed))))
-            became = f"failed in {tally.ended(job):.0f} s"
-        else:
-            outcome.done.append(job)
-            beginnings.end(*job)
-            became = f"done in {tally.ended(job):.0f} s"
-        if watcher:
-            if became:
-                watcher.end(titles[job], f"{titles[job]}: {became}")
-            watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
+                if became:
+                    watcher.end(titles[job], f"{titles[job]}: {became}")
+                watcher.overall(tally.standing(len(outcome.done) + len(outcome.failed)))
     return outcome
+
+
+class _Others:
+    """What other processes were found to have, looked at again now and then."""
+
+    def __init__(self, out: str | Path) -> None:
+        self._out = out
+        self._theirs: dict[Job, tuple[RunDirectory, float]] = {}  # and when that was
+
+    def found_with(self, job: Job) -> None:
+        self._theirs[job] = RunDirectory(self._out, *job), time.monotonic()
+
+    def have(self, job: Job) -> bool:
+        if job not in self._theirs:
+            return False
+        directory, looked = self._theirs[job]
+        if time.monotonic() - looked >= AGAIN_SECONDS:
+            if not directory.held:
+                del self._theirs[job]
+                return False
+            self._theirs[job] = directory, time.monotonic()
+        return True
 
 
 def _keep(error: BaseException, trace: str, directory: RunDirectory) -> str:

@@ -1,8 +1,10 @@
 """`metadr sweep`: what is missing is run, until the time is up, and what fails is told."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -201,13 +203,26 @@ def test_a_failed_run_of_a_sweep_that_is_run_by_itself_has_not_failed(
     assert not list(tmp_path.rglob("failed.json"))
 
 
-def test_a_sweep_leaves_a_run_alone_that_another_process_has(command: Command, tmp_path: Path) -> None:
+def test_a_sweep_waits_for_a_run_that_another_process_has(command: Command, tmp_path: Path) -> None:
     held = RunDirectory(tmp_path, get_table("demo", tiny=True).recipes[0], 0)
-    with held.claimed():
-        before = {path.name for path in held.path.iterdir()}
-        ended = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
-        assert {path.name for path in held.path.iterdir()} == before
-    assert ended.code == 2
-    assert "1 of 3 runs failed" in ended.err
-    assert "is being run by process" in ended.err
-    assert len(list(tmp_path.rglob("done.json"))) == 2
+    found: list[set[str]] = []
+
+    def hold() -> None:
+        with held.claimed():
+            claimed.set()
+            before = {path.name for path in held.path.iterdir()}
+            deadline = time.monotonic() + 60
+            while len(done_times(tmp_path)) < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            found.extend([before, {path.name for path in held.path.iterdir()}])
+
+    claimed = Event()
+    holder = Thread(target=hold)
+    holder.start()
+    claimed.wait(60)
+    ended = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
+    holder.join()
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("waits: another process has it") == 1
+    assert found[0] == found[1]  # it was left alone
+    assert len(done_times(tmp_path)) == 3

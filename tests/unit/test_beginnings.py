@@ -5,6 +5,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +31,13 @@ pytestmark = pytest.mark.usefixtures("whole_ends")
 CPU = torch.device("cpu")
 ORDERS = list(itertools.permutations(("red", "green", "blue")))
 STEPS = 3
+
+
+@pytest.fixture
+def begin():
+    """Makes beginnings of some runs in a folder, and closes them at the end."""
+    with ExitStack() as stack:
+        yield lambda jobs, out: stack.enter_context(closing(Beginnings(jobs, out, CPU)))
 
 
 def every_order(method: str = "naive", benchmark: str = "toy-shapes", **fields: Any) -> list[Job]:
@@ -306,9 +314,9 @@ def test_data_and_classes_are_part_of_a_beginning(odd):
     assert not {first, second} & set(keys())
 
 
-def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, tmp_path):
+def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, begin, tmp_path):
     jobs = [Job(make_recipe("odd", "dr", order=order, steps=STEPS), 0) for order in ORDERS[:2]]
-    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings = begin(jobs, tmp_path)
     deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
 
     def load(name):
@@ -317,7 +325,7 @@ def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, tmp_path):
         return kept if name != "blue" else kept._replace(test=Split(255 - kept.test.x, kept.test.y))
 
     odd(load, told=lambda name: "inverted" if name == "blue" else SIZES[name])
-    changed = Beginnings(jobs, tmp_path, CPU)
+    changed = begin(jobs, tmp_path)
     assert not changed.waits(jobs[1], [])
     deque(advance(*jobs[1], out=tmp_path, device="cpu", beginnings=changed), maxlen=0)
     run(*jobs[1], out=tmp_path / "alone", device="cpu")
@@ -333,26 +341,26 @@ def stopped_run(job: Job, out: Path) -> RunDirectory:
     return RunDirectory(out, *job)
 
 
-def test_what_another_environment_trained_is_left_to_nobody(registered_toys, tmp_path, monkeypatch):
+def test_what_another_environment_trained_is_left_to_nobody(registered_toys, begin, tmp_path, monkeypatch):
     jobs = every_order("dr", steps=30)[:2]
     directory = stopped_run(jobs[0], tmp_path)
     directory.write("environment.json", {**directory.read("environment.json"), "torch": "1.0"})
-    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings = begin(jobs, tmp_path)
     deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
     assert not (tmp_path / FOLDER).exists()
     beginnings._keep(beginnings._keys[jobs[0]][0], directory.checkpoints()[0])
     assert beginnings.find(*jobs[1], lambda begun: True) is not None
     monkeypatch.setattr("metadr.beginnings.environment", lambda device: {"torch": "1.0"})
-    assert Beginnings(jobs, tmp_path, CPU).find(*jobs[1], lambda begun: True) is None
+    assert begin(jobs, tmp_path).find(*jobs[1], lambda begun: True) is None
 
 
-def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_passed(registered_toys, tmp_path):
+def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_passed(registered_toys, begin, tmp_path):
     jobs = every_order("dr", steps=30)[:2]
     stopped_run(jobs[0], tmp_path)
-    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings = begin(jobs, tmp_path)
     beginnings.start(*jobs[1])
     assert not beginnings.waits(jobs[0], [jobs[1]])
-    again = Beginnings(jobs, tmp_path, CPU)
+    again = begin(jobs, tmp_path)
     again.start(*jobs[0])
     assert again.waits(jobs[1], [jobs[0]])
 
@@ -377,9 +385,9 @@ def test_a_sweep_removes_its_own_beginnings_alone(registered_toys, tmp_path):
     assert list(other.parent.iterdir()) == [other]
 
 
-def test_a_damaged_beginning_is_not_used(registered_toys, toys, tmp_path):
+def test_a_damaged_beginning_is_not_used(registered_toys, toys, begin, tmp_path):
     first, second = every_order("dr")[:2]
-    beginnings = Beginnings([first, second], tmp_path, CPU)
+    beginnings = begin([first, second], tmp_path)
     leave = beginnings.leaves(*first, 1)
     assert leave is not None
     assert beginnings.leaves(*first, 2) is None  # nobody else begins with red and green
@@ -401,9 +409,9 @@ def test_a_damaged_beginning_is_not_used(registered_toys, toys, tmp_path):
     assert beginnings.leaves(*first, 1) is not None  # so that it may come again
 
 
-def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, tmp_path):
+def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, begin, tmp_path):
     jobs = every_order("dr")
-    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings = begin(jobs, tmp_path)
     red_green, red_blue, green_red = jobs[:3]
     assert not beginnings.waits(red_blue, [])
     beginnings.start(*red_green)
@@ -416,10 +424,10 @@ def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, tmp_pat
     assert not beginnings.waits(red_blue, [red_green])
 
 
-def test_the_domains_that_a_run_need_not_train_on_are_known_before_it_starts(registered_toys, tmp_path):
+def test_the_domains_that_a_run_need_not_train_on_are_known_before_it_starts(registered_toys, begin, tmp_path):
     jobs = every_order("dr")
     red_green, red_blue, green_red = jobs[:3]
-    beginnings = Beginnings(jobs, tmp_path, CPU)
+    beginnings = begin(jobs, tmp_path)
     leave = beginnings.leaves(*red_green, 1)
     run(*red_green, out=tmp_path / "other", device="cpu")
     assert [beginnings.num_ended(*job) for job in (red_blue, green_red)] == [0, 0]
@@ -427,20 +435,22 @@ def test_the_domains_that_a_run_need_not_train_on_are_known_before_it_starts(reg
     assert [beginnings.num_ended(*job) for job in (red_blue, green_red)] == [1, 0]
     stopped_run(red_blue, tmp_path)  # goes on from its own checkpoint, within the first domain
     run(*green_red, out=tmp_path, device="cpu")
-    again = Beginnings(jobs, tmp_path, CPU)
+    again = begin(jobs, tmp_path)
     assert [again.num_ended(*job) for job in (red_green, red_blue, green_red)] == [1, 0, 3]
 
 
-def test_nobody_waits_for_a_run_that_goes_on(registered_toys, tmp_path):
+def test_nobody_waits_for_a_run_that_goes_on(registered_toys, begin, tmp_path):
     red_green, red_blue = every_order("dr")[:2]
     run(*red_green, out=tmp_path, device="cpu")  # has checkpoints, and left nothing
-    beginnings = Beginnings([red_green, red_blue], tmp_path, CPU)
+    beginnings = begin([red_green, red_blue], tmp_path)
     beginnings.start(*red_green)
     assert not beginnings.waits(red_blue, [red_green])
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["no links", "no room"])
-def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(full, registered_toys, toys, tmp_path, monkeypatch):
+def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(
+    full, registered_toys, toys, begin, tmp_path, monkeypatch
+):
     def refuse(*arguments: Any) -> None:
         raise OSError("not here")
 
@@ -451,7 +461,7 @@ def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(full, registered_t
     assert assert_as_alone(jobs, tmp_path, toys, lanes=6) <= 18 * STEPS
     if not full:
         assert steps_taken(tmp_path / "swept") == 15 * STEPS
-    beginnings = Beginnings(jobs, tmp_path / "again", CPU)
+    beginnings = begin(jobs, tmp_path / "again")
     beginnings.start(*jobs[0])
     leave = beginnings.leaves(*jobs[0], 1)
     leave(RunDirectory(tmp_path / "alone", *jobs[0]).checkpoints()[0])

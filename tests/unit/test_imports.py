@@ -13,7 +13,7 @@ ROOT = Path(metadr.__file__).parent
 # A module may import from its own package and from the rows above its own, never from its own row or below.
 LAYERS = [
     ["errors"],
-    ["settings", "files", "images", "progress", "clock", "vkitti2_classes", "cli_options"],
+    ["settings", "files", "images", "progress", "clock", "promises", "vkitti2_classes", "cli_options"],
     ["training"],
     ["core"],
     ["policies", "transforms", "models", "synthetic", "kernels"],
