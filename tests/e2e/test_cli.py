@@ -123,10 +123,10 @@ def test_the_demonstration_by_pixels_ends_with_a_sheet_of_predictions(command: C
     ended = command("demo", "--segmentation", "--tiny", "--out", tmp_path)
     assert ended.code == 0, ended
     assert "clear → fog → rain" in ended.out
-    with Image.open(tmp_path / "predictions.png") as sheet:
+    with Image.open(tmp_path / "predictions-tiny.png") as sheet:
         assert sheet.width > 5 * 104  # input, truth and three methods
         assert sheet.height > 6 * 32  # two images of each of three drives
-    by_class = (tmp_path / "demo-segmentation.md").read_text().partition("IoU by class at the end")[2]
+    by_class = (tmp_path / "demo-segmentation-tiny.md").read_text().partition("IoU by class at the end")[2]
     assert "| method | Terrain | Sky |" in by_class and by_class.count("| Naive") == 2
 
 
@@ -204,10 +204,10 @@ def test_the_demonstration_ends_with_a_table_a_figure_and_the_time(
     ended = command("demo", "--tiny", "--out", tmp_path)
     assert (ended.code, ended.err) == (0, "")
     assert [row[0] for row in table_of(ended.out)] == ["method", "Naive", "Naive", "Meta-DR"]
-    assert f"Wrote {tmp_path / 'demo.png'}" in ended.out
+    assert f"Wrote {tmp_path / 'demo-tiny.png'}" in ended.out
     assert re.search(r"Took \d+:\d\d ", ended.out)
     assert "\x1b" not in ended.out
-    assert pixels(tmp_path / "demo.png").shape[1] > 1000
+    assert pixels(tmp_path / "demo-tiny.png").shape[1] > 1000
     environment = json.loads(next(tmp_path.rglob("environment.json")).read_text())
     assert environment["device"] == "cpu"
 
