@@ -2,7 +2,10 @@
 
 import re
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from metadr.benchmarks import known_fields, training_of, with_settings
 from metadr.core import Recipe
@@ -11,6 +14,7 @@ from metadr.models import FROM_A_FILE
 from metadr.recipes import Row, Table, only
 from metadr.store import description, finished_runs
 from metadr.sweep import Job, plan_known
+from metadr.training import Precision
 
 LONGEST_NAME = 100  # of a report, in letters
 
@@ -87,3 +91,16 @@ def with_seeds_there(table: Table, usual: Table, out: Path) -> Table:
     )
     rows = (row._replace(seeds=max(row.seeds, every, n)) for row, n in zip(table.rows, own, strict=True))
     return table._replace(rows=tuple(rows))
+
+
+def in_other_precisions(missing: Sequence[Job], wanted: Sequence[Job], out: Path) -> Counter[str]:
+    """How many of the missing runs are finished in another precision, by its name: those are other runs."""
+    asked = {training_of(job.recipe).precision for job in wanted}
+    if len(asked) > 1:  # tables that compare them
+        return Counter()
+    found = {
+        each: plan_known([Job(with_settings(job.recipe, precision=each), job.seed) for job in missing], out).finished
+        for each in get_args(Precision)
+        if each not in asked
+    }
+    return Counter({each: len(those) for each, those in found.items() if those})

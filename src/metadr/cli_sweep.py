@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from metadr import packs
-from metadr.asked import as_asked, with_seeds_there
+from metadr.asked import as_asked, in_other_precisions, with_seeds_there
 from metadr.benchmarks import prepare, training_of
 from metadr.cli_options import Device, Eager, Out, Seeds, Set, Tiny, Weights
 from metadr.cli_report import print_comparison, print_tables, print_written
@@ -144,6 +144,10 @@ def _sweep_and_report(
     jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
     if seeds:
         console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
+    for precision, count in in_other_precisions(jobs.missing, wanted, out).items():
+        console.print(
+            f"{count} of these are finished in another precision: with --set precision={precision} they count."
+        )
     if jobs.missing:
         with working(console) as tell:
             timed = partial(_timed, tell) if minutes is None else None  # such time is short, and would be spent on it

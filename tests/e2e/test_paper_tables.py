@@ -99,6 +99,23 @@ def test_a_table_wants_no_more_seeds_for_what_another_ran(digits: None, command:
     assert (ended.code, ended.out.count(" (3) |"), ended.out.count("(4)")) == (0, 4, 0)
 
 
+def test_a_sweep_says_what_is_finished_in_another_precision(digits: None, command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "table4", "--tiny", "--seeds", 1, "--device", "cpu", "--minutes", 0, "--out")
+    assert "precision" not in command(*words, tmp_path).out
+    made = command(*words[:-3], "--out", tmp_path, "--set", "precision=bf16", "--seeds", 2)
+    assert (made.code, made.err) == (0, "") and "precision" not in made.out.partition("steps to take")[0]
+    records = tmp_path / "table4-tiny-precision=bf16.json"
+    assert command("results", "unpack", records, "--out", tmp_path / "unpacked").code == 0
+    for runs in tmp_path, tmp_path / "unpacked":
+        told = command(*words, runs).out
+        assert "2 of these are finished in another precision: with --set precision=bf16 they count." in told
+    taken = command(*words, tmp_path / "unpacked", "--set", "precision=bf16").out
+    assert "2 finished, 0 to run." in taken and "another precision" not in taken
+    assert (
+        "another precision" not in command("sweep", "precision", "--tiny", *words[3:], tmp_path).out
+    )  # which compares them
+
+
 def test_a_sweep_with_other_settings_has_a_report_of_its_own(digits: None, command: Command, tmp_path: Path) -> None:
     words = ("sweep", "table4", "--seeds", 1, "--out", tmp_path, "--device", "cpu")
     assert command(*words).code == 0
