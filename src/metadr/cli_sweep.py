@@ -22,6 +22,7 @@ from metadr.cost import estimate
 from metadr.display import Watch, duration, working
 from metadr.engine.ground import pick_device
 from metadr.errors import UserError
+from metadr.files import told
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
@@ -153,6 +154,8 @@ def _sweep_and_report(
             timed = partial(_timed, tell) if minutes is None else None  # such time is short, and would be spent on it
             cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"), timed=timed)
         console.print(str(cost), soft_wrap=True)
+        with told(out):
+            out.mkdir(parents=True, exist_ok=True)
     started, in_time = time.monotonic(), stop.seconds_left if whole else None
     with stop, watching as watch:
         outcome = sweep_jobs(
@@ -171,8 +174,8 @@ def _sweep_and_report(
         console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
         runs = "1 run" if left == 1 else f"{left} runs"
-        told = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
-        console.print(f"{told} The same command goes on from the last checkpoints.")
+        why = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
+        console.print(f"{why} The same command goes on from the last checkpoints.")
     if outcome.failed:
         titles = titles_of(jobs.missing)
         reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)

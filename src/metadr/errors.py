@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-MOST_NAMES = 40  # in a sentence
+MOST_NAMES = 40  # in a sentence, of what is listed nowhere else
 
 
 class UserError(Exception):
@@ -23,9 +23,13 @@ def unknown(kind: str, name: object, known: Iterable[str], *, within: str = "", 
     """
     names = sorted(known)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more"]
-    nearest = f"Closest: '{close[0]}'." if close else f"Known: {', '.join(shown) or 'none'}."
-    return UserError(f"No {kind} '{name}'{within}. {nearest}" + (f" {hint}" if hint else ""))
+    told = [f"No {kind} '{name}'{within}."]
+    if close:
+        told.append(f"Closest: '{close[0]}'.")
+    elif not hint or len(names) <= MOST_NAMES:
+        shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more"]
+        told.append(f"Known: {', '.join(shown) or 'none'}.")
+    return UserError(" ".join([*told, *([hint] if hint else [])]))
 
 
 class Problems:

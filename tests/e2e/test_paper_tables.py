@@ -235,7 +235,7 @@ def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path
         (["figure5"], "A png is not for a terminal. Name a file: -o figure5.png"),
         (["table1", "-o", "table1.docx"], "-o must end in .md, .csv, .tex, .json, .png, .pdf, or --format say what"),
         (["figure5", "-o", "figure5.md"], "'figure5' is a picture of data, without a table."),
-        (["nowhere", "--format", "md"], "'nowhere' is none. Tables: table1, table2"),
+        (["nowhere", "--format", "md"], "'nowhere' is none. Leave them out"),
         (["table1", "--runs", "nowhere"], "No folder nowhere."),
         (["table12"], "No table or folder of runs 'table12'. Closest: 'table2'."),
     ],
