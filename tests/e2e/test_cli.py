@@ -51,6 +51,15 @@ def test_list_names_all_there_is(kind: str, command: Command) -> None:
     assert all(len(line) <= 120 for line in ended.out.splitlines())
 
 
+def test_the_list_of_tables_says_what_is_published_and_with_how_many_seeds(command: Command) -> None:
+    rows = [line.split("│") for line in command("list", "tables").out.splitlines() if line.startswith("│")]
+    shown = {cells[1].strip(): cells[-2].strip() for cells in rows}
+    assert shown["table1-weights"] == "111, n = 3 to 10"
+    assert shown["table3"] == "12, n = 3" and shown["demo"] == "9, n = 3"
+    assert shown["table10-weights"] == "9, n = 1"
+    assert shown["table2"] == shown["figure5"] == ""
+
+
 def test_list_without_a_kind_shows_all_short_lists(command: Command) -> None:
     ended = command("list")
     assert ended.code == 0
