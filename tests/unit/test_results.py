@@ -16,6 +16,7 @@ from metadr.recipes import COMPARED
 from metadr.recipes.from_weights import STRENGTHS
 from metadr.report import group, markdown, read_records, rendered
 from metadr.report.paper import PAPER
+from metadr.report.records import numbers_of_seeds
 from metadr.report.regained import regained_rows, write_regained
 from metadr.report.verdicts import FAMILIES, judge, markdown_claims
 from metadr.rescore import OF_THE_RUN, Rescored
@@ -97,6 +98,29 @@ def test_the_pages_show_what_starting_from_weights_does():
     assert {titled for titled, *_ in shown} - {*nearer} == {"P1 L2 + DR", "P1 ER + DR"}
     before, after = (median(each) for each in zip(*apart, strict=True))
     assert f"The median of these distances is {after:.1f}, from random weights {before:.1f}" in page
+
+
+def seeds_of(names):
+    """The fewest and the most seeds of a recipe in some files of results/, in words."""
+    found = [n for name in names for n in numbers_of_seeds(read_records(ROOT / "results" / f"{name}.json"))]
+    return " to ".join(map(str, sorted({min(found), max(found)})))
+
+
+def rows_below(head, page):
+    lines = (ROOT / "docs" / page).read_text().partition(f"{head}\n")[2].splitlines()
+    return [line.split("|")[1:-1] for line in itertools.takewhile(lambda line: line.startswith("|"), lines[1:])]
+
+
+def test_the_pages_say_how_many_seeds_every_row_has():
+    rows = rows_below("| | published | seeds a row | what is missing |", "reproduce.md")
+    published = {published: seeds.strip() for _, published, seeds, _ in rows if published.strip()}
+    assert len(published) == 11
+    for cell, seeds in published.items():
+        assert seeds_of(re.findall(r"results/([\w-]+)\.md", cell)) == seeds, cell
+    rows = rows_below("| what is chosen | by | tried by | seeds |", "calibration.md")
+    assert len(rows) == 10
+    for _, _, tried, seeds in rows:
+        assert seeds_of(re.findall(r"metadr sweep ([\w-]+)", tried)) == seeds.strip(), tried
 
 
 def test_the_page_says_what_is_kept_from_weights_by_either_kind_of_statistics():
