@@ -173,7 +173,7 @@ def _sweep_and_report(
         names = ", ".join(table.name for table in tables)
         console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
-        runs = "1 run" if left == 1 else f"{left} runs"
+        runs = _counted(left, "run")
         why = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
         console.print(f"{why} The same command goes on from the last checkpoints.")
     if outcome.failed:
@@ -235,13 +235,17 @@ def _lacks(out: Path, recipe: Recipe, seed: int, policy: str) -> bool:
 def _print_plan(table: Table, out: Path) -> None:
     jobs = plan_jobs(jobs_of(table.seeds_of), out)
     counts = sorted({len(each) for each in table.seeds_of.values()})
-    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else _counted(counts[0], "seed")
     first = f" from {table.first_seed} on" if table.first_seed else ""
     console.print(
-        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
+        f"{table.name}: {table.about}. {_counted(len(table.recipes), 'recipe')} x {seeds}{first}, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _report(table: Table, out: Path) -> None:

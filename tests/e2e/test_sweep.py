@@ -36,7 +36,7 @@ def test_a_sweep_sets_what_a_recipe_has(command: Command, tmp_path: Path) -> Non
 def test_a_sweep_runs_what_is_missing_only(table_of: TableOf, command: Command, tmp_path: Path) -> None:
     first = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
     assert (first.code, first.err) == (0, "")
-    assert "3 recipes x 1 seeds, 0 finished, 3 to run." in first.out
+    assert "3 recipes x 1 seed, 0 finished, 3 to run." in first.out
     assert first.out.count("done in") == 3
     before = done_times(tmp_path)
     assert len(before) == 3
@@ -57,7 +57,7 @@ def test_a_sweep_runs_what_is_missing_only(table_of: TableOf, command: Command, 
     assert (tmp_path / "demo-tiny.md").exists()
 
     some = command("sweep", "demo", "--row", "Naive", "--tiny", "--out", tmp_path, "--device", "cpu")
-    assert "1 recipes x 1 seeds, 1 finished, 0 to run." in some.out
+    assert "1 recipe x 1 seed, 1 finished, 0 to run." in some.out
     assert table_of(some.out) == table_of(first.out)  # of all that was run
 
     several = command("sweep", "embedded", "demo", "--row", "naive", "--tiny", "--out", tmp_path, "--device", "cpu")
