@@ -66,8 +66,8 @@ def report(
         return
     if runs or format_ or seeds or tested_by != "running":
         raise UserError(
-            f"--runs, --format, --seeds and --tested-by belong to a table of the paper; '{source}' is none. "
-            f"Tables: {', '.join(COMPARED)}."
+            f"--runs, --format, --seeds and --tested-by belong to a table of the paper; '{source}' is none. Leave them "
+            "out: a folder's report has every format. List the tables with 'metadr list tables'."
         )
     folder = Path(source)
     if len(folder.parts) == 1 and not folder.exists():

@@ -13,16 +13,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from metadr import packs
-from metadr.benchmarks import known_fields, prepare, training_of, with_settings
+from metadr.asked import as_asked, in_other_precisions, with_seeds_there
+from metadr.benchmarks import prepare, training_of
 from metadr.cli_options import Device, Eager, Out, Seeds, Set, Tiny, Weights
 from metadr.cli_report import print_comparison, print_tables, print_written
 from metadr.core import Recipe
 from metadr.cost import estimate
 from metadr.display import Watch, duration, working
 from metadr.engine.ground import pick_device
-from metadr.errors import UserError, unknown
+from metadr.errors import UserError
+from metadr.files import told
 from metadr.images import write_picture
-from metadr.models import FROM_A_FILE
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
 from metadr.recipes import COMPARED, Table, get_table, only
@@ -31,7 +32,7 @@ from metadr.report.write import every_format
 from metadr.sequence import BY_PASSES
 from metadr.settings import assignments
 from metadr.stopping import Stop, Stopped
-from metadr.store import RunDirectory, description, finished_runs
+from metadr.store import RunDirectory, finished_runs
 from metadr.survey import seconds_a_step
 from metadr.sweep import Job, each_reason_once, jobs_of, plan_jobs, plan_known, titles_of
 from metadr.sweep import sweep as sweep_jobs
@@ -64,10 +65,11 @@ def sweep(
         raise UserError("--weights and --set weights= say the same thing twice. Leave one of them out.")
     if whole and minutes is None:
         raise UserError("--whole starts only runs that will end in time, and no time is given. Add --minutes 9 or so.")
-    usual = [get_table(name, tiny=tiny).with_seeds(seeds) for name in dict.fromkeys(tables)]
+    usual = [get_table(name, tiny=tiny) for name in dict.fromkeys(tables)]
     _sweep_and_report(
         as_asked(usual, row or [], fields, weights, tiny=tiny),
         out,
+        num_seeds=seeds,
         device=device,
         lanes=_lanes(lanes),
         capture=not eager,
@@ -87,57 +89,16 @@ def demo(
     segmentation: Annotated[bool, typer.Option("--segmentation", help="streets that are rendered, by pixels")] = False,
 ) -> None:
     """See forgetting and its cure in minutes on a CPU: naive, dr and meta-dr on the embedded digits, or on streets."""
-    chosen = get_table("demo-segmentation" if segmentation else "demo", tiny=tiny).with_seeds(seeds)
+    usual = get_table("demo-segmentation" if segmentation else "demo", tiny=tiny)
+    (chosen,) = as_asked([usual], [], {}, None, tiny=tiny)
     started = time.monotonic()
-    _sweep_and_report([chosen], out, device=device)
+    _sweep_and_report([chosen], out, num_seeds=seeds, device=device)
     if segmentation:
         runs = [RunDirectory(out, recipe, 0).path for recipe in chosen.recipes]
-        sheet = out / "predictions.png"
+        sheet = out / f"predictions{'-tiny' if tiny else ''}.png"
         write_picture(sheet, prediction_sheet(runs, device=device))
         print_written([sheet])
     console.print(f"Took {duration(time.monotonic() - started)} (finished runs are not run again).")
-
-
-def as_asked(
-    tables: list[Table], rows: list[str], fields: dict[str, str], weights: str | None, *, tiny: bool
-) -> list[Table]:
-    """The tables with settings from the command line in the rows that are asked for, and a note where these are not
-    their own. A file of weights is for those that start from weights; where none of them does, for all of them. Other
-    rows that start from a file, with such a network, have it too: what is finished of them is found by it."""
-    asked_for = {recipe for table in only(tables, rows) for recipe in table.recipes}
-    known = {recipe: known_fields(recipe) for recipe in asked_for}
-    every = {name for names in known.values() for name in names}
-    for name in fields:
-        if name not in every:
-            raise unknown("field", name, every, hint="No row has such a setting: list all with 'metadr list fields'.")
-    some = any(training_of(recipe).weights for recipe in asked_for)
-    networks = {training_of(recipe).model for recipe in asked_for}
-
-    def change(recipe: Recipe) -> Recipe:
-        if recipe not in asked_for:
-            usual = training_of(recipe)
-            named = weights and usual.weights == FROM_A_FILE and usual.model in networks
-            return with_settings(recipe, weights=weights) if named else recipe
-        own = {name: value for name, value in fields.items() if name in known[recipe]}  # not all have all parts
-        if weights and (training_of(recipe).weights or not some):
-            own["weights"] = weights
-        return with_settings(recipe, **own)
-
-    given = {**fields, **({"weights": weights} if weights else {})}
-    changes = ", ".join([*(["--tiny"] if tiny else []), *(f"{name}={value}" for name, value in given.items())])
-    asked = []
-    for usual in tables:
-        chosen = usual.changed(change)
-        if len(chosen.recipes) < len(usual.recipes):
-            raise UserError(
-                f"With {changes} rows of table '{usual.name}' that differ in this would be the same. Choose one of "
-                "them with --row, or leave the setting out."
-            )
-        # A file of weights where the table wants one is no other setting.
-        if tiny or [*map(description, chosen.recipes)] != [*map(description, usual.recipes)]:
-            chosen = chosen._replace(notes=(*chosen.notes, f"Not the settings of the table: {changes}."))
-        asked.append(chosen)
-    return asked
 
 
 def _lanes(text: str) -> int | Literal["auto"]:
@@ -153,6 +114,7 @@ def _sweep_and_report(
     out: Path,
     *,
     device: str,
+    num_seeds: int | None = None,
     minutes: float | None = None,
     whole: bool = False,
     rows: Sequence[str] = (),
@@ -163,6 +125,7 @@ def _sweep_and_report(
     """Run what is missing of tables, or of some of their rows and seeds, and report all that there is of them."""
     stop = Stop(minutes)  # what is read and decoded first counts too
     watching = Watch(console) if pack is None else Packing(console, pack, out)
+    usual, tables = tables, [table.with_seeds(num_seeds) for table in tables]
     chosen = only(tables, rows)
     wanted = jobs_of(*(table.seeds_of for table in chosen))
     if strange := set(seeds) - {job.seed for job in wanted}:
@@ -182,11 +145,17 @@ def _sweep_and_report(
     jobs = plan_jobs([job for job in wanted if not seeds or job.seed in seeds], out)
     if seeds:
         console.print(f"Of seed {', '.join(map(str, sorted(set(seeds))))}: {len(jobs.missing)} to run.")
+    for precision, count in in_other_precisions(jobs.missing, wanted, out).items():
+        console.print(
+            f"{count} of these are finished in another precision: with --set precision={precision} they count."
+        )
     if jobs.missing:
         with working(console) as tell:
             timed = partial(_timed, tell) if minutes is None else None  # such time is short, and would be spent on it
             cost = estimate(jobs.missing, out, pick_device(device), lanes=options.get("lanes", "auto"), timed=timed)
         console.print(str(cost), soft_wrap=True)
+        with told(out):
+            out.mkdir(parents=True, exist_ok=True)
     started, in_time = time.monotonic(), stop.seconds_left if whole else None
     with stop, watching as watch:
         outcome = sweep_jobs(
@@ -197,16 +166,16 @@ def _sweep_and_report(
     if stop.interrupted and left:
         done = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {left} left."
         raise Stopped(f"{done} The same command goes on from the last checkpoints.")
-    for table in tables:
-        _report(table, out)
+    for table, own in zip(tables, usual, strict=True):
+        _report(with_seeds_there(table, own, out), out)
     if jobs.missing:
         ended = f"{len(outcome.done)} of {len(jobs.missing)} runs done, {len(outcome.failed)} failed"
         names = ", ".join(table.name for table in tables)
         console.print(f"{names}: {ended}, in {duration(time.monotonic() - started)}.")
     if left:
-        runs = "1 run" if left == 1 else f"{left} runs"
-        told = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
-        console.print(f"{told} The same command goes on from the last checkpoints.")
+        runs = _counted(left, "run")
+        why = f"Time is up with {runs} left." if time_is_up else f"Not started: {runs}, to end in time."
+        console.print(f"{why} The same command goes on from the last checkpoints.")
     if outcome.failed:
         titles = titles_of(jobs.missing)
         reasons = each_reason_once((titles[job], reason) for job, reason in outcome.failed)
@@ -266,24 +235,29 @@ def _lacks(out: Path, recipe: Recipe, seed: int, policy: str) -> bool:
 def _print_plan(table: Table, out: Path) -> None:
     jobs = plan_jobs(jobs_of(table.seeds_of), out)
     counts = sorted({len(each) for each in table.seeds_of.values()})
-    seeds = " to ".join(str(count) for count in sorted({counts[0], counts[-1]}))
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else _counted(counts[0], "seed")
     first = f" from {table.first_seed} on" if table.first_seed else ""
     console.print(
-        f"{table.name}: {table.about}. {len(table.recipes)} recipes x {seeds} seeds{first}, "
+        f"{table.name}: {table.about}. {_counted(len(table.recipes), 'recipe')} x {seeds}{first}, "
         f"{len(jobs.finished)} finished, {len(jobs.missing)} to run.",
         soft_wrap=True,
     )
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _report(table: Table, out: Path) -> None:
     records = _records_of(plan_known(jobs_of(table.seeds_of), out).finished, out)
+    stem = out / (table.report or table.name)
     if records and table.name in COMPARED:
         made = compare(table, records)
         print_comparison(made, "md", None)
-        print_written(write_comparison(made, every_format(made, out / table.name)))
+        print_written(write_comparison(made, every_format(made, stem)))
     elif records:
         print_tables(records)
-        print_written(write_report(records, out / table.name))
+        print_written(write_report(records, stem))
 
 
 def _read_by(recipe: Recipe) -> tuple[Any, ...]:

@@ -15,8 +15,10 @@ from metadr.display import duration
 from metadr.errors import unknown
 from metadr.parts import PARTS, RECOMMENDED
 from metadr.parts.recommended import CHOSEN_ON
+from metadr.provenance import published_files
 from metadr.recipes import TABLES, get_table
-from metadr.report import Record
+from metadr.report import Record, read_records
+from metadr.report.records import numbers_of_seeds
 from metadr.report.write import PICTURES
 from metadr.sequence import UNTRAINED
 from metadr.store import RunDirectory
@@ -219,10 +221,19 @@ def _recipes() -> list[TextTable]:
 def _tables() -> list[TextTable]:
     made = [get_table(name) for name in TABLES]
     rows = [
-        (each.name, each.about, str(len(each.recipes)), str(sum(map(len, each.seeds_of.values())))) for each in made
+        (each.name, each.about, str(len(each.recipes)), str(sum(map(len, each.seeds_of.values()))), _kept(each.name))
+        for each in made
     ]
-    rows += [(name, (draw.__doc__ or "").splitlines()[0].rstrip("."), "0", "0") for name, draw in PICTURES.items()]
-    return [_table("tables (metadr sweep TABLE, metadr report TABLE)", ("name", "what", "recipes", "runs"), rows)]
+    rows += [(name, (draw.__doc__ or "").splitlines()[0].rstrip("."), "0", "0", "") for name, draw in PICTURES.items()]
+    title = "tables (metadr sweep TABLE, metadr report TABLE); published: runs in results/, n seeds of each recipe"
+    return [_table(title, ("name", "what", "recipes", "runs", "published"), rows)]
+
+
+def _kept(table: str) -> str:
+    """What is published of a table: how many runs, and the fewest and the most seeds of a recipe."""
+    counts = [n for path in published_files(f"{table}.json") for n in numbers_of_seeds(read_records(path))]
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
+    return f"{sum(counts)}, n = {seeds}" if counts else ""
 
 
 def _methods() -> list[TextTable]:

@@ -115,6 +115,8 @@ def each_reason_once(problems: Iterable[tuple[str, str]]) -> str:
     for reason, names in by_reason.items():
         some, more = list(names)[:MOST_NAMED], len(names) - MOST_NAMED
         told.append(f"{', '.join(some)}{f' and {more} more' if more > 0 else ''}: {reason}")
+    if len(told) > MOST_NAMED:
+        told[MOST_NAMED:] = [f"And {len(told) - MOST_NAMED} more like these."]
     return " ".join(told)
 
 

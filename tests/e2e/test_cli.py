@@ -51,6 +51,15 @@ def test_list_names_all_there_is(kind: str, command: Command) -> None:
     assert all(len(line) <= 120 for line in ended.out.splitlines())
 
 
+def test_the_list_of_tables_says_what_is_published_and_with_how_many_seeds(command: Command) -> None:
+    rows = [line.split("│") for line in command("list", "tables").out.splitlines() if line.startswith("│")]
+    shown = {cells[1].strip(): cells[-2].strip() for cells in rows}
+    assert shown["table1-weights"] == "111, n = 3 to 10"
+    assert shown["table3"] == "12, n = 3" and shown["demo"] == "9, n = 3"
+    assert shown["table10-weights"] == "9, n = 1"
+    assert shown["table2"] == shown["figure5"] == ""
+
+
 def test_list_without_a_kind_shows_all_short_lists(command: Command) -> None:
     ended = command("list")
     assert ended.code == 0
@@ -123,10 +132,10 @@ def test_the_demonstration_by_pixels_ends_with_a_sheet_of_predictions(command: C
     ended = command("demo", "--segmentation", "--tiny", "--out", tmp_path)
     assert ended.code == 0, ended
     assert "clear → fog → rain" in ended.out
-    with Image.open(tmp_path / "predictions.png") as sheet:
+    with Image.open(tmp_path / "predictions-tiny.png") as sheet:
         assert sheet.width > 5 * 104  # input, truth and three methods
         assert sheet.height > 6 * 32  # two images of each of three drives
-    by_class = (tmp_path / "demo-segmentation.md").read_text().partition("IoU by class at the end")[2]
+    by_class = (tmp_path / "demo-segmentation-tiny.md").read_text().partition("IoU by class at the end")[2]
     assert "| method | Terrain | Sky |" in by_class and by_class.count("| Naive") == 2
 
 
@@ -204,10 +213,10 @@ def test_the_demonstration_ends_with_a_table_a_figure_and_the_time(
     ended = command("demo", "--tiny", "--out", tmp_path)
     assert (ended.code, ended.err) == (0, "")
     assert [row[0] for row in table_of(ended.out)] == ["method", "Naive", "Naive", "Meta-DR"]
-    assert f"Wrote {tmp_path / 'demo.png'}" in ended.out
+    assert f"Wrote {tmp_path / 'demo-tiny.png'}" in ended.out
     assert re.search(r"Took \d+:\d\d ", ended.out)
     assert "\x1b" not in ended.out
-    assert pixels(tmp_path / "demo.png").shape[1] > 1000
+    assert pixels(tmp_path / "demo-tiny.png").shape[1] > 1000
     environment = json.loads(next(tmp_path.rglob("environment.json")).read_text())
     assert environment["device"] == "cpu"
 

@@ -54,5 +54,5 @@ def test_the_wheel_runs_the_demonstration_away_from_the_checkout(
     printed = call(sys.executable, "-c", WHERE, cwd=elsewhere, env={**process_env, "PYTHONPATH": str(target)})
     assert Path(printed.splitlines()[0]) == target.resolve()
     assert "Meta-DR" in printed
-    assert "Wrote runs/demo.png" in printed
-    assert (elsewhere / "runs" / "demo.png").exists()
+    assert "Wrote runs/demo-tiny.png" in printed
+    assert (elsewhere / "runs" / "demo-tiny.png").exists()

@@ -65,14 +65,75 @@ def test_a_sweep_plans_says_the_cost_runs_and_ends_with_the_table(
     assert "SYN is rendered here" in ended.out
     assert "Not the settings of the table: --tiny." in ended.out
     for kind in ("md", "csv", "tex", "json"):
-        assert f"Wrote {tmp_path / 'table4'}.{kind}" in ended.out
-    assert (tmp_path / "table4.md").read_text() in ended.out
-    assert len(read_records(tmp_path / "table4.json")) == 6
+        assert f"Wrote {tmp_path / 'table4-tiny'}.{kind}" in ended.out
+    assert (tmp_path / "table4-tiny.md").read_text() in ended.out
+    assert len(read_records(tmp_path / "table4-tiny.json")) == 6
 
     again = command(*words, "--seeds", 4)
     assert "6 finished, 2 to run." in again.out
     assert "4 steps to take; about 0:0" in again.out
     assert again.out.count("done in") == 2
+
+
+def reports(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_sweep_of_less_takes_nothing_from_the_report_of_more(digits: None, command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "table4", "--out", tmp_path, "--device", "cpu")
+    assert command(*words, "--seeds", 1).out.count(" (1) |") == 6
+    assert command(*words).out.count(" (3) |") == 6
+    for more, seeds in ((), 3), (("--seeds", 4), 4):
+        assert command(*words, *more).code == 0
+        before = reports(tmp_path)
+        for fewer in (), ("--seeds", 1), ("--seeds", 1, "--row", "with DR"), ("--seed", 0):
+            again = command(*words, *fewer)
+            assert (again.code, again.out.count(f" ({seeds}) |")) == (0, 6)
+            assert reports(tmp_path) == before
+
+
+def test_a_table_wants_no_more_seeds_for_what_another_ran(digits: None, command: Command, tmp_path: Path) -> None:
+    words = ("--tiny", "--out", tmp_path, "--device", "cpu")
+    assert command("sweep", "table6", "--seeds", 4, "--row", "beta = 0.0", *words).code == 0
+    ended = command("sweep", "table3", "--seeds", 1, "--row", "neither", *words)
+    assert (ended.code, ended.out.count(" (3) |"), ended.out.count("(4)")) == (0, 4, 0)
+
+
+def test_a_sweep_says_what_is_finished_in_another_precision(digits: None, command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "table4", "--tiny", "--seeds", 1, "--device", "cpu", "--minutes", 0, "--out")
+    assert "precision" not in command(*words, tmp_path).out
+    made = command(*words[:-3], "--out", tmp_path, "--set", "precision=bf16", "--seeds", 2)
+    assert (made.code, made.err) == (0, "") and "precision" not in made.out.partition("steps to take")[0]
+    records = tmp_path / "table4-tiny-precision=bf16.json"
+    assert command("results", "unpack", records, "--out", tmp_path / "unpacked").code == 0
+    for runs in tmp_path, tmp_path / "unpacked":
+        told = command(*words, runs).out
+        assert "2 of these are finished in another precision: with --set precision=bf16 they count." in told
+    taken = command(*words, tmp_path / "unpacked", "--set", "precision=bf16").out
+    assert "2 finished, 0 to run." in taken and "another precision" not in taken
+    assert (
+        "another precision" not in command("sweep", "precision", "--tiny", *words[3:], tmp_path).out
+    )  # which compares them
+
+
+def test_a_sweep_with_other_settings_has_a_report_of_its_own(digits: None, command: Command, tmp_path: Path) -> None:
+    words = ("sweep", "table4", "--seeds", 1, "--out", tmp_path, "--device", "cpu")
+    assert command(*words).code == 0
+    names = ["table4"]
+    for narrowed, name in (
+        (("--tiny",), "table4-tiny"),
+        (("--set", "steps=3"), "table4-steps=3"),
+        (("--set", "steps=3", "--set", "dr.per=batch"), "table4-dr.per=batch-steps=3"),
+        (("--set", "dr.per=batch", "--row", "with DR"), "table4-dr.per=batch-with_DR"),
+    ):
+        before = reports(tmp_path)
+        assert command(*words, *narrowed).code == 0
+        names.append(name)
+        after = reports(tmp_path)
+        assert before.items() <= after.items()
+        assert {each.removesuffix(".md") for each in after if each.endswith(".md")} == {*names}
+    assert command(*words, "--set", "steps=4").code == 0  # as the table has it
+    assert reports(tmp_path) == after
 
 
 def test_a_sweep_of_rows_with_seeds_of_their_own(digits: None, command: Command, tmp_path: Path) -> None:
@@ -174,7 +235,7 @@ def test_a_figure_is_written(command: Command, nothing_published: None, tmp_path
         (["figure5"], "A png is not for a terminal. Name a file: -o figure5.png"),
         (["table1", "-o", "table1.docx"], "-o must end in .md, .csv, .tex, .json, .png, .pdf, or --format say what"),
         (["figure5", "-o", "figure5.md"], "'figure5' is a picture of data, without a table."),
-        (["nowhere", "--format", "md"], "'nowhere' is none. Tables: table1, table2"),
+        (["nowhere", "--format", "md"], "'nowhere' is none. Leave them out"),
         (["table1", "--runs", "nowhere"], "No folder nowhere."),
         (["table12"], "No table or folder of runs 'table12'. Closest: 'table2'."),
     ],

@@ -26,6 +26,17 @@ COMMANDS = [
     for line in text.splitlines()
     if re.match(r"(\$ )?metadr\b", line)
 ]
+# Those of the pages that a user works by; words behind two spaces say what a command does.
+OF_THE_PAGES = sorted(
+    {
+        re.split(r"\s{2,}", line)[0]
+        for page in (ROOT / "docs").rglob("*.md")
+        for text in re.findall(r"^```\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for line in text.splitlines()
+        if line.startswith("metadr ")
+    }
+    - {*COMMANDS}
+)
 MEASURED_BY = re.findall(r"`(metadr bench [^`]*)`", (ROOT / "docs" / "performance.md").read_text())
 
 
@@ -72,8 +83,8 @@ def dry(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return called
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme_exists(
+@pytest.mark.parametrize("line", [*COMMANDS, *OF_THE_PAGES])
+def test_a_command_of_the_readme_and_the_pages_exists(
     line: str, command: Callable[..., Any], dry: list[tuple[str, dict[str, Any]]], own_images: Path
 ) -> None:
     ended = command(*shlex.split(line)[1:])
@@ -86,7 +97,7 @@ def test_a_command_of_the_readme_exists(
         assert make_recipe(given["recipe"], given["method"], tiny=given["tiny"], **fields)
     if name == "sweep":
         assert set(given["tables"]) <= set(TABLES)
-    if name == "show":
+    if name == "show" and "transforms" in given:
         assert get_set(given["transforms"])
 
 

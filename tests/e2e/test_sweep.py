@@ -38,7 +38,7 @@ def test_a_sweep_sets_what_a_recipe_has(command: Command, tmp_path: Path) -> Non
 def test_a_sweep_runs_what_is_missing_only(table_of: TableOf, command: Command, tmp_path: Path) -> None:
     first = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
     assert (first.code, first.err) == (0, "")
-    assert "3 recipes x 1 seeds, 0 finished, 3 to run." in first.out
+    assert "3 recipes x 1 seed, 0 finished, 3 to run." in first.out
     assert first.out.count("done in") == 3
     before = done_times(tmp_path)
     assert len(before) == 3
@@ -50,21 +50,21 @@ def test_a_sweep_runs_what_is_missing_only(table_of: TableOf, command: Command, 
     assert done_times(tmp_path) == before
     assert table_of(again.out) == table_of(first.out)
 
-    (tmp_path / "demo.md").unlink()
+    (tmp_path / "demo-tiny.md").unlink()
     next(path for path in before if "meta-dr" in str(path)).unlink()
     third = command("sweep", "demo", "--tiny", "--out", tmp_path, "--device", "cpu")
     assert "2 finished, 1 to run." in third.out
     assert third.out.count("done in") == 1
     assert table_of(third.out) == table_of(first.out)
-    assert (tmp_path / "demo.md").exists()
+    assert (tmp_path / "demo-tiny.md").exists()
 
     some = command("sweep", "demo", "--row", "Naive", "--tiny", "--out", tmp_path, "--device", "cpu")
-    assert "1 recipes x 1 seeds, 1 finished, 0 to run." in some.out
+    assert "1 recipe x 1 seed, 1 finished, 0 to run." in some.out
     assert table_of(some.out) == table_of(first.out)  # of all that was run
 
     several = command("sweep", "embedded", "demo", "--row", "naive", "--tiny", "--out", tmp_path, "--device", "cpu")
-    assert several.out.index("embedded: ") < several.out.index("demo: ") < several.out.index("embedded.md")
-    _, after = several.out.split("embedded.png")
+    assert several.out.index("embedded: ") < several.out.index("demo: ") < several.out.index("embedded-tiny.md")
+    _, after = several.out.split("embedded-tiny.png")
     assert table_of(after) == table_of(first.out)
 
 
@@ -137,7 +137,9 @@ def test_a_sweep_of_every_method_gives_one_row_each(table_of: TableOf, command: 
     ended = command("sweep", "embedded", "--tiny", "--out", tmp_path, "--device", "cpu")
     assert (ended.code, ended.err) == (0, "")
     rows = [
-        line.split("|")[1].strip() for line in (tmp_path / "embedded.md").read_text().splitlines() if line[:1] == "|"
+        line.split("|")[1].strip()
+        for line in (tmp_path / "embedded-tiny.md").read_text().splitlines()
+        if line[:1] == "|"
     ]
     plain, memory = ["Naive", "Naive + DR", "Meta-DR", "L2", "L2 + DR", "EWC", "EWC + DR"], ["GEM", "GEM + DR"]
     memory += ["ER", "ER + DR", "ER + Meta-DR"]

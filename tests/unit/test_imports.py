@@ -29,7 +29,7 @@ LAYERS = [
     ["rescore"],
     ["lanes", "stopping", "report", "survey"],
     ["sweep"],
-    ["display", "bench", "packs", "predictions"],
+    ["display", "bench", "packs", "predictions", "asked"],
     ["cost"],
     ["listing", "cli_data", "cli_report", "cli_results", "cli_study"],
     ["cli_bench", "cli_sweep"],

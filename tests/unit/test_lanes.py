@@ -673,6 +673,8 @@ def test_a_reason_that_many_share_is_told_once():
     )
     many = [(f"run {number}", "It is full.") for number in range(11)]
     assert each_reason_once(many).endswith("run 6, run 7 and 3 more: It is full.")
+    own = [(f"run {number}", f"Place {number} is full.") for number in range(11)]
+    assert each_reason_once(own).endswith(" run 7: Place 7 is full. And 3 more like these.")
 
 
 # What a run will take.

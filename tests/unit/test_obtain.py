@@ -333,6 +333,16 @@ def test_mistakes(arguments, sentence, root, monkeypatch, capsys):
     assert "Traceback" not in err
 
 
+def test_all_that_a_sweep_lacks_is_told_at_once(root, monkeypatch, capsys):
+    code, out, err = command(monkeypatch, capsys, "sweep", "table1-weights", "--out", str(root / "runs"))
+    assert (code, out) == (2, "")
+    assert not (root / "runs").exists()
+    for name in ("mnist", "mnist_m", "syn", "svhn"):
+        assert f" {name}: no data in {root}" in err
+    assert f"starts from weights in a file. Name it with --weights FILE (safetensors), or put it in {root}" in err
+    assert err.count("Run 'metadr data fetch") == 4 and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["mnist_m", "mnist-m"])
 def test_one_data_set_by_either_name(name, mnist_files, root, tmp_path, monkeypatch, capsys):
     obtain.bring("mnist", mnist_files)

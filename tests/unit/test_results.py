@@ -16,6 +16,7 @@ from metadr.recipes import COMPARED
 from metadr.recipes.from_weights import STRENGTHS
 from metadr.report import group, markdown, read_records, rendered
 from metadr.report.paper import PAPER
+from metadr.report.records import numbers_of_seeds
 from metadr.report.regained import regained_rows, write_regained
 from metadr.report.verdicts import FAMILIES, judge, markdown_claims
 from metadr.rescore import OF_THE_RUN, Rescored
@@ -55,7 +56,7 @@ def test_published_tables_are_rendered_from_the_records():
 
 
 def test_the_readme_shows_table_1_beside_the_paper_s():
-    """The methods of the paper's table; a cell is ours / the paper's."""
+    """The methods of the paper's table, with the seeds they have; a cell is ours / the paper's."""
     made = comparison("table1-weights")
     shown = shown_below("table1", (ROOT / "README.md").read_text())
     rows = list(dict.fromkeys(row.title for row in made.table.rows))
@@ -63,9 +64,17 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
     wanted = {title: those for title, those in cells.items() if all(cell.paper for cell in those)}
     assert len(wanted) == 10
     assert [
-        [title, *(f"{'-' if cell.mean is None else f'{cell.mean:.1f}'} / {cell.paper.mean}" for cell in those)]
+        [
+            title,
+            "-".join(dict.fromkeys(str(len(cell.values)) for cell in those)),
+            *(f"{'-' if cell.mean is None else f'{cell.mean:.1f}'} / {cell.paper.mean}" for cell in those),
+        ]
         for title, those in wanted.items()
     ] == shown
+    minutes = sum(record.seconds for record in made.records) / 60
+    readme = (ROOT / "README.md").read_text()
+    assert f"metadr sweep table1-weights --set precision=tf32    # one H200: {minutes:.0f} minutes of runs" in readme
+    assert {record.environment["gpu"] for record in made.records} == {"NVIDIA H200"}
 
 
 def test_the_pages_show_what_starting_from_weights_does():
@@ -89,6 +98,29 @@ def test_the_pages_show_what_starting_from_weights_does():
     assert {titled for titled, *_ in shown} - {*nearer} == {"P1 L2 + DR", "P1 ER + DR"}
     before, after = (median(each) for each in zip(*apart, strict=True))
     assert f"The median of these distances is {after:.1f}, from random weights {before:.1f}" in page
+
+
+def seeds_of(names):
+    """The fewest and the most seeds of a recipe in some files of results/, in words."""
+    found = [n for name in names for n in numbers_of_seeds(read_records(ROOT / "results" / f"{name}.json"))]
+    return " to ".join(map(str, sorted({min(found), max(found)})))
+
+
+def rows_below(head, page):
+    lines = (ROOT / "docs" / page).read_text().partition(f"{head}\n")[2].splitlines()
+    return [line.split("|")[1:-1] for line in itertools.takewhile(lambda line: line.startswith("|"), lines[1:])]
+
+
+def test_the_pages_say_how_many_seeds_every_row_has():
+    rows = rows_below("| | published | seeds a row | what is missing |", "reproduce.md")
+    published = {published: seeds.strip() for _, published, seeds, _ in rows if published.strip()}
+    assert len(published) == 11
+    for cell, seeds in published.items():
+        assert seeds_of(re.findall(r"results/([\w-]+)\.md", cell)) == seeds, cell
+    rows = rows_below("| what is chosen | by | tried by | seeds |", "calibration.md")
+    assert len(rows) == 10
+    for _, _, tried, seeds in rows:
+        assert seeds_of(re.findall(r"metadr sweep ([\w-]+)", tried)) == seeds.strip(), tried
 
 
 def test_the_page_says_what_is_kept_from_weights_by_either_kind_of_statistics():
@@ -206,7 +238,9 @@ def test_strengths_from_weights_are_the_best_of_those_that_were_tried():
 
 
 def test_the_pages_say_how_near_er_is_with_one_rate_on_every_domain():
-    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/calibration.md"))
+    told_of, page = (
+        " ".join((ROOT / "docs" / f"{name}.md").read_text().split()) for name in ("reproduce", "calibration")
+    )
     made, apart, farthest = comparison("calibration10-weights"), {}, 0.0
     for row in made.table.rows:
         if row.paper.startswith("ER, ") and "GEM" not in row.paper:
@@ -217,11 +251,11 @@ def test_the_pages_say_how_near_er_is_with_one_rate_on_every_domain():
     nearest, others = ([f"{each:.1f}" for each in apart[rate]] for rate in ("0.01", "0.001"))
     told = "distances of {}, {} and {} at 0.01 with M = 200, 300 and 400, and {}, {} and {} at 0.001"
     assert told.format(*nearest, *others) in page
-    assert f"ER is within {math.ceil(10 * farthest) / 10} points of the paper's" in readme
+    assert f"ER is within {math.ceil(10 * farthest) / 10} points of the paper's" in told_of
     for name in ("suspects", "suspects-p2"):
         made = comparison(name)
         title = "ER, ResNet-18 from a file of weights, the first rate on every domain"
-        assert ", ".join(f"{made.cells[title, column].mean:.1f}" for column in made.columns) in readme
+        assert ", ".join(f"{made.cells[title, column].mean:.1f}" for column in made.columns) in page
 
 
 def test_the_page_says_what_the_search_found():
@@ -343,16 +377,17 @@ def test_steps_are_within_their_targets_where_they_were_measured():
     assert max(first["naive", each, "metadr"] for each in ("fp32", "tf32")) <= 2
 
 
-def test_the_readme_says_what_a_step_takes():
+def test_the_pages_say_what_a_step_takes():
     ms, _ = measured_step("meta-dr")
     ours, lanes, eager = (
         [ms["meta-dr", precision, contender] for precision in ("tf32", "fp32")]
         for contender in ("metadr", "metadr, 16 lanes", "eager")
     )
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"takes {ours[0]:.1f} ms in TF32 and {ours[1]:.1f} ms in fp32" in readme
-    assert f"{lanes[0]:.1f} and {lanes[1]:.1f} ms a run among 16" in readme
-    assert f"plain autograd it takes {eager[0]:.0f} and {eager[1]:.0f} ms" in readme
+    readme, page = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/performance.md"))
+    assert f"takes {ours[0]:.1f} ms in TF32, and written with plain autograd {eager[0]:.0f} ms" in readme
+    assert f"takes {ours[0]:.1f} ms in TF32 and {ours[1]:.1f} ms in fp32" in page
+    assert f"{lanes[0]:.1f} and {lanes[1]:.1f} ms a run among 16" in page
+    assert f"plain autograd it takes {eager[0]:.0f} and {eager[1]:.0f} ms" in page
 
 
 def test_what_was_measured_has_a_commit_of_its_own():

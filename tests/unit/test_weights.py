@@ -10,8 +10,8 @@ import torchvision
 from safetensors.torch import load_file, save_file
 
 from metadr import models
+from metadr.asked import as_asked
 from metadr.benchmarks import benchmark_of, make_recipe, prepare, training_of
-from metadr.cli_sweep import as_asked
 from metadr.domains import read_domains
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, libraries

@@ -14,7 +14,7 @@ from metadr.benchmarks.pacs import PACS
 from metadr.benchmarks.streets import STREETS
 from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
-from metadr.errors import UserError, unknown
+from metadr.errors import Problems, UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
 from metadr.progress import Watch
 
@@ -53,8 +53,13 @@ def benchmark_of(recipe: Recipe) -> Benchmark:
 def prepare(recipe: Recipe, watch: Watch | None = None) -> Mapping[str, Found]:
     """Decode and download what a recipe needs and was not got before, and say what was found, by domain."""
     benchmark, training = benchmark_of(recipe), training_of(recipe)
-    models.prepare_weights(training.model, training.weights)
-    return benchmark.prepare(recipe.domains, watch) if benchmark.prepare else {}
+    problems, found = Problems(), dict[str, Found]()
+    with problems.kept():
+        models.prepare_weights(training.model, training.weights)
+    with problems.kept():
+        found |= benchmark.prepare(recipe.domains, watch) if benchmark.prepare else {}
+    problems.tell()
+    return found
 
 
 def training_of(recipe: Recipe) -> Training:

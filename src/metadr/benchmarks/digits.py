@@ -9,6 +9,7 @@ from metadr.benchmarks.settled import part_defaults
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.digits import PAPER, content_of, get_source, load
 from metadr.data.source import Decoding, Source
+from metadr.errors import Problems
 from metadr.progress import Watch
 from metadr.synthetic.syn_digits import SETS
 
@@ -41,8 +42,11 @@ def configure(decoding: Decoding) -> Benchmark:
         return ", ".join([*parts, *held, *(["tested on these"] if decoding.test_on == "val" else [])])
 
     def prepare(order: tuple[str, ...], watch: Watch | None) -> Mapping[str, Found]:
+        problems = Problems()
         for domain in order:
-            load(*of(domain), watch=watch)
+            with problems.kept():
+                load(*of(domain), watch=watch)
+        problems.tell()
         return {}  # the published files hold what they hold
 
     return Benchmark(

@@ -87,9 +87,11 @@ def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ())
 
 
 def prepare_weights(name: str, weights: str | None) -> None:
-    """Download what a network starts from, where that was not done before: once, before anything waits for it."""
+    """Download what a network starts from, where that was not done before: once, before anything waits for it. A file
+    must be there."""
     if weights == IMAGENET:
         libraries.imagenet_weights(architecture_of(name))
+    content_of(name, weights)
 
 
 def build(name: str, num_classes: int, weights: str | None = None) -> nn.Module:

@@ -41,7 +41,8 @@ def file_of(weights: str, network: str) -> Path:
     path = data_root() / "weights" / f"{network}.safetensors"
     if not path.exists():
         raise UserError(
-            f"This starts from weights in a file. Name it with --weights FILE (safetensors), or put it in {path}."
+            f"This starts from weights in a file. Name it with --weights FILE (safetensors), or put it in {path}; "
+            "docs/calibration.md says which the published runs had."
         )
     return path
 

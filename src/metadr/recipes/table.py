@@ -49,6 +49,8 @@ class Table(NamedTuple):
     beside: str = ""
     """The paper's table whose numbers stand beside, where that is not the one of its name."""
     first_seed: int = 0
+    report: str = ""
+    """What the files of its report are called, where that is not its name: settings are not its own."""
     judged: Judged = "paper"
     """Of a grid, what its points are judged by: how near they are to the paper, how high their mean is, or how far they
     move from the first point of their part."""

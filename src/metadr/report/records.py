@@ -133,6 +133,15 @@ def place(name: str) -> tuple[int, str]:
     return (PART_ORDER.index(name) if name in PART_ORDER else len(PART_ORDER), name)
 
 
+def numbers_of_seeds(records: Iterable[Record]) -> list[int]:
+    """How many seeds there are of each experiment among some runs."""
+    seeds: dict[str, set[int]] = {}
+    for record in records:
+        same = {name: value for name, value in record.identity.items() if name != "seed"}
+        seeds.setdefault(json.dumps(same, sort_keys=True), set()).add(record.seed)
+    return sorted(map(len, seeds.values()))
+
+
 def read_records(source: str | Path) -> list[Record]:
     """The finished runs at or below a folder, or in a file that `metadr report` wrote."""
     path = Path(source)
