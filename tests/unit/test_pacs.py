@@ -135,7 +135,10 @@ def test_the_quirks_of_the_published_lists(root: Path) -> None:
     read = load("art_painting")
     assert (read.train.num_images, read.test.num_images) == (13, 7)
     assert sorted(read.test.y.tolist()) == list(range(7))
-    assert found_in("art_painting").unused == ("dog/pic_0.jpg",)
+    found = found_in("art_painting")
+    assert (found.unlisted, found.unused) == (("dog/pic_0.jpg",), ())
+    whole = found_in("art_painting", Reading(test_on="whole"))
+    assert not whole.unlisted and "dog/pic_0.jpg" in whole.test
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,23 @@ def test_sizes_are_told_by_area(registered_toys) -> None:
     cells = [list(column.cells) for column in table.columns]
     assert cells[:5] == [["day"], ["5"], ["2x2"], ["10x10"], ["4x100"]]
     assert lines[1] == r"  day/b: \[cut]"  # as it is, not as markup
+    assert "Not used, being no images or outside class folders:" in lines
     assert lines[-1] == "  and 5 more"
     assert files({}) == []
+
+
+def test_images_in_no_list_are_told_from_what_is_no_image(registered_toys) -> None:
+    found = {"day": Found(("a",), ("b",), {"2x2": 2}, unlisted=("c",)), "fog": Found((), (), {}, unused=("notes",))}
+    table, *lines = files(found)
+    counted = {str(column.header): list(column.cells) for column in table.columns}
+    assert (counted["in no list"], counted["not used"]) == (["1", "0"], ["0", "1"])
+    assert lines == [
+        "In no list, and so not used:",
+        "  day/c",
+        "Not used, being no images or outside class folders:",
+        "  fog/notes",
+    ]
+    assert "in no list" not in {str(column.header) for column in files({"fog": found["fog"]})[0].columns}
 
 
 def test_words_of_a_survey(registered_toys) -> None:

@@ -90,7 +90,8 @@ def found_in(domain: str, how: Reading = PAPER, *, root: Path | None = None, wat
     if how.num_val:
         kept = len(train) - how.num_val
         train, test = train[:kept], train[kept:] if how.test_on == "val" else test
-    return Found(train, test, about["sizes"], unused=chosen.unused, seconds=about["seconds"])
+    unlisted = () if how.test_on == "whole" else scanned.unlisted  # then tests are on every image
+    return Found(train, test, about["sizes"], unused=chosen.unused, seconds=about["seconds"], unlisted=unlisted)
 
 
 def is_listed(domain: str, *, root: Path | None = None) -> bool:
