@@ -9,6 +9,7 @@ import torch
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Domain, Found, Split
+from metadr.engine.learner import Learner
 from metadr.listing import files
 from metadr.listing import survey as in_words
 from metadr.run import run
@@ -54,6 +55,23 @@ def test_every_kind_of_method_is_timed(method: str, registered_toys, tmp_path: P
     assert not list(tmp_path.rglob("*"))
     # It leaves nothing behind that would move a run.
     assert run(recipe, out=tmp_path / "a", device="cpu").rows == run(recipe, out=tmp_path / "b", device="cpu").rows
+
+
+@pytest.mark.parametrize(("slow", "taken"), [(1e9, [1, TIMED_STEPS] * 3), (0.0, [1] * 3)])
+def test_a_step_that_takes_seconds_is_timed_once(
+    slow: float, taken: list[int], registered_toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    steps = Learner.steps
+
+    def counted(self: Learner, count: int) -> object:
+        counts.append(count)
+        return steps(self, count)
+
+    monkeypatch.setattr(Learner, "steps", counted)
+    monkeypatch.setattr("metadr.survey.SLOW", slow, raising=False)
+    cost = survey(make_recipe("toy-shapes", steps=TIMED_STEPS), {}, device="cpu").cost
+    assert counts == taken and all(seconds > 0 for seconds in cost.step_seconds)
 
 
 def test_a_limit_is_no_limit_of_what_is_counted(registered_toys) -> None:
