@@ -132,8 +132,8 @@ def _entry(
         tensors, about = decode_domain(chosen, partial(square, resize=how.resize), SIDE, watch)
         for name, reason in about["broken"]:
             raise UserError(
-                f"pacs: {scanned.name}/{name} cannot be read ({reason}). Replace it by a sound copy, or the set: "
-                f"{ADVICE}"
+                f"pacs: {scanned.name}/{name} cannot be read ({reason}). Replace it by a sound copy, or the "
+                f"whole set. {ADVICE}"
             )
         return tensors, about
 
