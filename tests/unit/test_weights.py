@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pickle
+import re
 import socket
 import time
 import urllib.error
@@ -250,9 +251,13 @@ def no_internet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     libraries.imagenet_weights.cache_clear()
 
 
-def test_without_internet_one_sentence_before_a_run_begins(no_internet) -> None:
+def test_without_internet_one_sentence_before_a_run_begins(no_internet, tmp_path: Path) -> None:
     recipe = make_recipe("embedded", model="resnet18", weights="imagenet")
-    told = r"weights of model 'resnet18' cannot be downloaded \(.*no route to host.*\). Give a file with --weights FILE"
+    place = re.escape(str(tmp_path / "hub" / "hub" / "checkpoints"))
+    told = (
+        r"weights of model 'resnet18' cannot be downloaded \(no route to host\)\. "
+        rf"Put resnet18-f37072fd\.pth in {place}, give a file with --weights FILE"
+    )
     with pytest.raises(UserError, match=told):
         prepare(recipe)
 
@@ -387,9 +392,11 @@ def test_a_damaged_file_of_timm_is_to_be_removed(how: str, hub: Path) -> None:
 
 
 def test_imagenet_weights_of_torchvision_are_read_as_tensors_after_their_checksum(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from torchvision.models import ResNet18_Weights
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
     asked, state = [], models.build("resnet18", 1000).state_dict()
 

@@ -89,8 +89,9 @@ def imagenet_weights(name: str) -> Mapping[str, Tensor]:
         if path is not None and path.is_file():
             raise damaged(path, name, error) from error
         raise UserError(
-            f"The ImageNet weights of model '{name}' cannot be downloaded ({_reason(error)}). Give a file with "
-            "--weights FILE (safetensors), or start from random weights with --set weights=none."
+            f"The ImageNet weights of model '{name}' cannot be downloaded ({_reason(error)}). "
+            f"{'Give' if path is None else f'Put {path.name} in {path.parent}, give'} a file with --weights FILE "
+            "(safetensors), or start from random weights with --set weights=none."
         ) from error
 
 
