@@ -186,7 +186,10 @@ def _print_survey(recipe: Recipe, seed: int, out: Path, device: str) -> None:
     for shown in listing.files(found):
         console.print(shown, soft_wrap=isinstance(shown, str))
     # The files come first: where too many of them are broken, that is all there is to tell.
-    for shown in listing.survey(survey(recipe, found, seed, device=device)):
+    with working(console) as watch:
+        watch(Work(f"a few steps of {recipe.method_name}", 0, 0))
+        seen = survey(recipe, found, seed, device=device)
+    for shown in listing.survey(seen):
         console.print(shown, soft_wrap=isinstance(shown, str))
     directory = RunDirectory(out, recipe, seed)
     state = "finished" if directory.finished else "begun" if directory.checkpoints() else "not begun"

@@ -183,7 +183,9 @@ def _print_standing(standings: list[Status]) -> None:
         table.add_column(column, no_wrap=column in ("name", "state"), overflow="fold")
     for each in standings:
         images = in_words(each.found, each.expected) if each.found else ""
-        table.add_row(each.name, each.state, images, escape(" ".join(filter(None, (each.origin, *each.problems)))))
+        origin = f"{each.origin}." if each.origin and each.problems else each.origin
+        note = " ".join(filter(None, (origin, *each.problems)))
+        table.add_row(each.name, each.state, images, escape(note))
     console.print(table)
 
 

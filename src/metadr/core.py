@@ -369,6 +369,7 @@ class Found(NamedTuple):
     broken: tuple[str, ...] = ()  # files without a readable image, each with the reason
     unused: tuple[str, ...] = ()  # files that are no images, or not where images are expected
     seconds: float = 0.0  # what decoding them took
+    unlisted: tuple[str, ...] = ()  # images that no list names, where lists say which are used
 
 
 @dataclass(frozen=True, eq=False)

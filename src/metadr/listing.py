@@ -25,7 +25,7 @@ from metadr.store import RunDirectory
 from metadr.survey import Survey
 from metadr.transforms import SETS, TRANSFORMS
 
-SHOWN_UNUSED = 10
+SHOWN = 10  # files that were left out
 
 
 def tables(kind: str) -> list[TextTable]:
@@ -138,26 +138,33 @@ def _machine(measured: dict[str, Any]) -> str:
 
 
 def files(found: Mapping[str, Found]) -> list[TextTable | str]:
-    """What is known of the files of each domain: sizes, those that are broken, those that are not used."""
+    """What is known of the files of each domain: sizes, those that are broken, in no list, or not used."""
     if not found:
         return []
-    rows = []
+    rows, by_lists = [], any(each.unlisted for each in found.values())
     for name, each in found.items():
         every = sorted(
             (size for size, count in each.sizes.items() for _ in range(count)),
             key=lambda size: (math.prod(map(int, size.split("x"))), size),
         )
         shown = (every[0], every[len(every) // 2], every[-1]) if every else ("-", "-", "-")
-        left_out = str(len(each.broken)), str(len(each.unused))
+        left_out = str(len(each.broken)), *([str(len(each.unlisted))] * by_lists), str(len(each.unused))
         rows.append((name, f"{len(every):,}", *shown, *left_out, f"{each.seconds:.1f} s"))
-    columns = ("domain", "images", "smallest", "median", "largest", "broken", "not used", "decoding took")
+    counted = ("broken", *(["in no list"] * by_lists), "not used")
+    columns = ("domain", "images", "smallest", "median", "largest", *counted, "decoding took")
     broken = [f"  {name}/{each}" for name, those in found.items() for each in those.broken]
-    unused = [f"  {name}/{each}" for name, those in found.items() for each in those.unused]
     lines = [] if not broken else ["Broken:", *broken]  # left out, or too many: then nothing is run
-    if unused:
-        more = [f"  and {len(unused) - SHOWN_UNUSED} more"] if len(unused) > SHOWN_UNUSED else []
-        lines += ["Not used, being no images or outside class folders:", *unused[:SHOWN_UNUSED], *more]
+    lines += _some("In no list, and so not used:", {name: each.unlisted for name, each in found.items()})
+    unused = {name: each.unused for name, each in found.items()}
+    lines += _some("Not used, being no images or outside class folders:", unused)
     return [_table("files (decoded once, kept in the cache)", columns, rows), *map(escape, lines)]
+
+
+def _some(head: str, files: Mapping[str, Sequence[str]]) -> list[str]:
+    """The first files of all domains together, under what they have in common."""
+    lines = [f"  {name}/{each}" for name, those in files.items() for each in those]
+    more = [f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return [head, *lines[:SHOWN], *more] if lines else []
 
 
 def survey(seen: Survey) -> list[TextTable | str]:

@@ -51,6 +51,7 @@ LATER_FIELDS = (
 ARITHMETIC = ("precision", "deterministic", "stream", "recompute")
 RESUMED = "resumed"  # in a run's environment: what else it went on with, one after another
 KEPT_CHECKPOINTS = 2  # the newest, and the one to fall back on if that is damaged
+WEIGHTS = ", weights "  # in the fingerprint of what a run begins with: between its data and its weights
 NETWORK = "model/"  # before the names of a checkpoint's tensors that are the network's
 
 
@@ -65,10 +66,20 @@ def identity(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 def content_of(recipe: Recipe) -> str:
     """The fingerprint of the files that a run begins with: its data and, where they are from a file, its weights."""
-    data = benchmark_of(recipe).fingerprint_of(recipe.domains)
     training = training_of(recipe)
     weights = models.content_of(training.model, training.weights)
-    return f"{data}, weights {weights}" if weights else data
+    return f"{data_of(recipe)}{WEIGHTS}{weights}" if weights else data_of(recipe)
+
+
+def data_of(recipe: Recipe) -> str:
+    """The fingerprint of its data alone."""
+    return benchmark_of(recipe).fingerprint_of(recipe.domains)
+
+
+def apart(content: str) -> tuple[str, str]:
+    """The fingerprints of data and of weights, which are none where they are from no file."""
+    data, _, weights = content.partition(WEIGHTS)
+    return data, weights
 
 
 def description(recipe: Recipe) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_pairs_are_of_the_same_data_arithmetic_and_device() -> None:
         other = [*seeds(NAIVE, 10, first=2, **changes), *seeds(DR, 90, first=2, **changes)]
         verdict = one([*pairs, *other])
         assert verdict.found is not None and (verdict.found.n, verdict.found.mean) == (2, 10.0)
-        assert "on other data, in another precision or on another device: 1 runs" in verdict.note
+        assert "on other data, from other weights, in another precision or on another device: 1 run" in verdict.note
         assert one([*pairs, *seeds(DR, 90, first=2, **changes)]).found == verdict.found
 
 

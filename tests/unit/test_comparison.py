@@ -1,6 +1,7 @@
 """Hand-made runs beside the paper's numbers: what a cell says, what may enter it, and how it is written."""
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.container import BarContainer
+from safetensors.torch import save_file
 
 from metadr.core import Recipe
 from metadr.errors import UserError
@@ -209,7 +212,7 @@ def test_runs_on_other_data_are_told_apart_by_the_data_that_are_here(
         assert set(recipe.domains) == set(PLACES)
         return "digits 2"
 
-    monkeypatch.setattr("metadr.report.comparison.content_of", here)
+    monkeypatch.setattr("metadr.report.comparison.data_of", here)
     made = compare(table, runs)
     assert made.cells["neither", "MNIST"].ours == MISSING
     assert made.cells["recall", "MNIST"].ours == "60.0 (1)"
@@ -219,10 +222,46 @@ def test_runs_on_other_data_are_told_apart_by_the_data_that_are_here(
     def nowhere(recipe: Recipe) -> Any:
         raise UserError("mnist is missing")
 
-    monkeypatch.setattr("metadr.report.comparison.content_of", nowhere)
+    monkeypatch.setattr("metadr.report.comparison.data_of", nowhere)
     with pytest.raises(UserError, match=r"runs on 2 versions of the data \(digits 1; digits 2\).*mnist is missing"):
         compare(table, runs)
     assert compare(table, runs[:1]).cells["neither", "MNIST"].ours == "50.0 (1)"
+
+
+def test_runs_from_other_weights_are_told_apart_by_the_file_that_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The data need not be here: they are the same."""
+    monkeypatch.setenv("METADR_DATA", str(tmp_path))
+    place = tmp_path / "weights" / "resnet18.safetensors"
+    place.parent.mkdir()
+    contents = []
+    for value in (1.0, 2.0, 3.0):
+        save_file({"weight": torch.full((1,), value)}, place)
+        contents.append(hashlib.sha256(place.read_bytes()).hexdigest()[:16])
+    place.unlink()
+    table = get_table("table3-weights").with_seeds(2)
+    naive, recall, *_ = table.recipes
+    started = [f"digits 1, weights {content}" for content in contents[:2]]
+    runs = [finished(naive, seed, 50.0, started[0]) for seed in (0, 1)] + [finished(recall, 0, 60.0, started[1])]
+    several = rf"from 2 files of weights, by their SHA-256 {contents[0]} \(2 runs\) and {contents[1]} \(1 run\)"
+    advice = rf"Put the file that is meant in {re.escape(str(place))}, or give a folder with the runs of one\.$"
+    with pytest.raises(UserError, match=several) as told:
+        compare(table, runs)
+    assert re.search(advice, str(told.value)) and "--weights" not in str(told.value)
+
+    save_file({"weight": torch.full((1,), 3.0)}, place)
+    with pytest.raises(UserError, match=rf"{several}, and {re.escape(str(place))} is another\. {advice}"):
+        compare(table, runs)
+    save_file({"weight": torch.full((1,), 2.0)}, place)
+    made = compare(table, runs)
+    assert [made.cells[row, "MNIST"].ours for row in ("neither", "recall")] == [MISSING, "60.0 (1 of 2)"]
+
+    # Data that differ are told by themselves, and weights that do not need not be here.
+    place.unlink()
+    other = finished(recall, 0, 60.0, started[0].replace("digits 1", "digits 2"))
+    monkeypatch.setattr("metadr.report.comparison.data_of", lambda recipe: "digits 2")
+    assert compare(table, [*runs[:2], other]).cells["recall", "MNIST"].ours == "60.0 (1 of 2)"
 
 
 # How it is written.

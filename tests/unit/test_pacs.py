@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from metadr.benchmarks import benchmark_of, make_recipe
+from metadr.cli import app
 from metadr.data import obtain, pacs
 from metadr.data.catalog import get_set
 from metadr.data.pacs import Reading, content_of, found_in, load
@@ -135,7 +137,10 @@ def test_the_quirks_of_the_published_lists(root: Path) -> None:
     read = load("art_painting")
     assert (read.train.num_images, read.test.num_images) == (13, 7)
     assert sorted(read.test.y.tolist()) == list(range(7))
-    assert found_in("art_painting").unused == ("dog/pic_0.jpg",)
+    found = found_in("art_painting")
+    assert (found.unlisted, found.unused) == (("dog/pic_0.jpg",), ())
+    whole = found_in("art_painting", Reading(test_on="whole"))
+    assert not whole.unlisted and "dog/pic_0.jpg" in whole.test
 
 
 @pytest.mark.parametrize(
@@ -213,6 +218,18 @@ def test_only_the_domains_of_an_order_need_be_there(root: Path) -> None:
     assert standing.state == "partial" and standing.problems == ("Without photo.",)
 
 
+def test_where_an_import_stands_is_told_in_sentences(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METADR_DATA", str(tmp_path / "root"))
+    for domain in ("sketch", "photo"):
+        shutil.copytree(published / "kfold" / domain, tmp_path / "some" / domain)
+    told = CliRunner().invoke(app, ["data", "import", "pacs", str(tmp_path / "some")])
+    assert told.exit_code == 0
+    words = " ".join(told.output.replace("│", " ").split())
+    assert "of each class for testing. Without cartoon, art_painting." in words
+
+
 def test_a_domain_without_a_class_or_with_other_files(root: Path) -> None:
     folder = root / "pacs" / "kfold" / "photo"
     (folder / "dog" / "notes.txt").write_text("mine")
@@ -254,7 +271,10 @@ def test_an_import_of_one_domain_with_a_broken_image_says_so(published: Path, tm
 def test_a_broken_image_is_an_error(root: Path) -> None:
     path = root / "pacs" / "kfold" / "photo" / "dog" / "pic_0.jpg"
     path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(UserError, match=r"pacs: photo/dog/pic_0.jpg cannot be read \(.*\). Replace it"):
+    with pytest.raises(
+        UserError,
+        match=r"pacs: photo/dog/pic_0.jpg cannot be read \(.*\)\. Replace it by a sound copy, or the whole set\. Run",
+    ):
         load("photo")
     assert not list((root / "cache").glob("*photo*.safetensors")), "nothing half-read is kept"
 

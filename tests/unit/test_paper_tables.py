@@ -269,6 +269,7 @@ def test_the_short_study_is_table_2_with_another_network_and_says_so() -> None:
     assert made.columns == columns_of("table2")
     assert all(cell.paper == PAPER["table2"][place] for place, cell in made.cells.items())
     assert "Not the paper's setting: ResNet-50" in made.notes[0] and "600 steps of 32" in made.notes[0]
+    assert "an `lr` of 0.01 on the first" in made.notes[0]
     for row in table.rows:
         short, whole = row.recipes[0], recipe_of("table2", row.title)
         assert (short.order, short.method, short.access) == (whole.order, whole.method, whole.access)
@@ -277,6 +278,7 @@ def test_the_short_study_is_table_2_with_another_network_and_says_so() -> None:
             "model": "resnet50_v1",
             "weights": "file",
             "steps": 600,
+            "lr": 0.01,
             "batch_size": 32,
             "precision": "tf32",
         }

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from metadr.listing import before_and_after
 from metadr.report import Record, csv_table, group, markdown, read_records, sequence_figure, write_report
 from metadr.report.classes import markdown_classes
-from metadr.report.tables import cell
+from metadr.report.tables import cell, text_table
 
 ORDER = ("a", "b")
 ENVIRONMENT = {
@@ -27,6 +28,9 @@ ENVIRONMENT = {
 
 def part(name: str, **fields: Any) -> dict[str, Any]:
     return {"part": name, "revision": 1, **fields}
+
+
+FROM_A_FILE = {"steps": 10, "lr": 0.1, "batch_norm": "clean", "weights": "file"}
 
 
 def record(*parts: dict[str, Any], seed: int = 0, scores: Any = None, **changes: Any) -> Record:
@@ -184,6 +188,26 @@ def test_rows_are_plain_methods_then_memories_then_oracles() -> None:
         ),
         (record(data="toy 1"), record(data="toy 2"), ["Naive (data toy 1)", "Naive (data toy 2)"]),
         (
+            record(data="day 1, fog 2, rain 3"),
+            record(data="day 1, fog 4, rain 3"),
+            ["Naive (data fog 2)", "Naive (data fog 4)"],
+        ),
+        (
+            record(data="day 1, fog 2"),
+            record(data="day 1, fog 2, 300 held out"),
+            ["Naive", "Naive (data 300 held out)"],
+        ),
+        (
+            record(training=FROM_A_FILE, data="day 1, weights 12ab"),
+            record(training=FROM_A_FILE, data="day 1, weights 34cd"),
+            ["Naive (weights 12ab)", "Naive (weights 34cd)"],
+        ),
+        (
+            record(data="day 1"),
+            record(training=FROM_A_FILE, data="day 1, weights 34cd"),
+            ["Naive (weights 34cd)", "Naive (weights None)"],
+        ),
+        (
             record(part("dr")),
             record({**part("dr"), "revision": 2}),
             ["Naive + DR (revision 1)", "Naive + DR (revision 2)"],
@@ -199,7 +223,19 @@ def test_rows_are_plain_methods_then_memories_then_oracles() -> None:
             ["Naive + DR (set 2*(long@1))", "Naive + DR (set 2*(long@2))"],
         ),
     ],
-    ids=["part", "training", "memory", "data", "revision", "transforms", "set"],
+    ids=[
+        "part",
+        "training",
+        "memory",
+        "data",
+        "a domain",
+        "held out",
+        "weights",
+        "no weights",
+        "revision",
+        "transforms",
+        "set",
+    ],
 )
 def test_methods_of_one_name_are_told_apart_by_what_differs(one: Record, other: Record, wanted: list[str]) -> None:
     bystander = record(part("l2", strength=1.0))
@@ -207,6 +243,13 @@ def test_methods_of_one_name_are_told_apart_by_what_differs(one: Record, other: 
     rows = list(csv.DictReader(io.StringIO(csv_table([one, other]))))
     assert {row["method"] for row in rows} == set(wanted)
     assert len(rows) == 2 * 6
+
+
+def test_a_long_title_cuts_no_number_on_a_terminal() -> None:
+    groups = [each._replace(title="a method " * 20) for each in group([record()])["toy: a → b"]]
+    text = io.StringIO()
+    Console(file=text, width=80).print(text_table("toy", groups))
+    assert "80.0" in text.getvalue() and "…" not in text.getvalue()
 
 
 def test_sequences_have_tables_of_their_own() -> None:

@@ -644,6 +644,7 @@ def test_weights_of_another_network_are_refused(change, sentence, tmp_path):
 @needs_smp
 def test_an_encoder_s_weights_are_published_or_from_a_file_of_the_data_root(tmp_path, monkeypatch):
     monkeypatch.setenv("METADR_DATA", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(UserError, match=r"No ImageNet weights are published for model 'resnet50_v1'"):
         models.build("unet_resnet50_v1", 3, "imagenet")
 

@@ -9,6 +9,7 @@ import torch
 
 from metadr.benchmarks import make_recipe
 from metadr.core import Domain, Found, Split
+from metadr.engine.learner import Learner
 from metadr.listing import files
 from metadr.listing import survey as in_words
 from metadr.run import run
@@ -56,6 +57,23 @@ def test_every_kind_of_method_is_timed(method: str, registered_toys, tmp_path: P
     assert run(recipe, out=tmp_path / "a", device="cpu").rows == run(recipe, out=tmp_path / "b", device="cpu").rows
 
 
+@pytest.mark.parametrize(("slow", "taken"), [(1e9, [1, TIMED_STEPS] * 3), (0.0, [1] * 3)])
+def test_a_step_that_takes_seconds_is_timed_once(
+    slow: float, taken: list[int], registered_toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    steps = Learner.steps
+
+    def counted(self: Learner, count: int) -> object:
+        counts.append(count)
+        return steps(self, count)
+
+    monkeypatch.setattr(Learner, "steps", counted)
+    monkeypatch.setattr("metadr.survey.SLOW", slow, raising=False)
+    cost = survey(make_recipe("toy-shapes", steps=TIMED_STEPS), {}, device="cpu").cost
+    assert counts == taken and all(seconds > 0 for seconds in cost.step_seconds)
+
+
 def test_a_limit_is_no_limit_of_what_is_counted(registered_toys) -> None:
     seen = survey(make_recipe("toy-shapes", limit=4), {}, device="cpu")
     assert seen.counts["red"] == [(8, 4)] * 3
@@ -75,8 +93,23 @@ def test_sizes_are_told_by_area(registered_toys) -> None:
     cells = [list(column.cells) for column in table.columns]
     assert cells[:5] == [["day"], ["5"], ["2x2"], ["10x10"], ["4x100"]]
     assert lines[1] == r"  day/b: \[cut]"  # as it is, not as markup
+    assert "Not used, being no images or outside class folders:" in lines
     assert lines[-1] == "  and 5 more"
     assert files({}) == []
+
+
+def test_images_in_no_list_are_told_from_what_is_no_image(registered_toys) -> None:
+    found = {"day": Found(("a",), ("b",), {"2x2": 2}, unlisted=("c",)), "fog": Found((), (), {}, unused=("notes",))}
+    table, *lines = files(found)
+    counted = {str(column.header): list(column.cells) for column in table.columns}
+    assert (counted["in no list"], counted["not used"]) == (["1", "0"], ["0", "1"])
+    assert lines == [
+        "In no list, and so not used:",
+        "  day/c",
+        "Not used, being no images or outside class folders:",
+        "  fog/notes",
+    ]
+    assert "in no list" not in {str(column.header) for column in files({"fog": found["fog"]})[0].columns}
 
 
 def test_words_of_a_survey(registered_toys) -> None:

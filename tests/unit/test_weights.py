@@ -1,6 +1,12 @@
 """Networks by name, and weights that they start from: ImageNet's, or a file's, which is part of a run's key."""
 
+import dataclasses
+import hashlib
 import json
+import pickle
+import re
+import socket
+import time
 import urllib.error
 from pathlib import Path
 
@@ -245,17 +251,152 @@ def no_internet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     libraries.imagenet_weights.cache_clear()
 
 
-def test_without_internet_one_sentence_before_a_run_begins(no_internet) -> None:
+def test_without_internet_one_sentence_before_a_run_begins(no_internet, tmp_path: Path) -> None:
     recipe = make_recipe("embedded", model="resnet18", weights="imagenet")
-    told = r"weights of model 'resnet18' cannot be downloaded \(.*no route to host.*\). Give a file with --weights FILE"
+    place = re.escape(str(tmp_path / "hub" / "hub" / "checkpoints"))
+    told = (
+        r"weights of model 'resnet18' cannot be downloaded \(no route to host\)\. "
+        rf"Put resnet18-f37072fd\.pth in {place}, give a file with --weights FILE"
+    )
     with pytest.raises(UserError, match=told):
         prepare(recipe)
 
 
-def test_imagenet_weights_of_torchvision_are_read_as_tensors_after_their_checksum(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """timm's hub, with an empty cache and no way to it."""
+    pytest.importorskip("timm")
+    from huggingface_hub import constants
+
+    def refuse(*where, **how):
+        raise socket.gaierror(-2, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_without_internet_timm_does_not_go_on_and_on(hub: Path) -> None:
+    libraries.imagenet_weights.cache_clear()
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"'test_vit' cannot be downloaded \(.*no such name\)\. Give a file"):
+        models.prepare_weights("test_vit", "imagenet")
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("trouble", [TimeoutError("slow"), ValueError("503")])
+def test_a_hub_that_is_slow_or_says_no_is_left_to_timm(trouble: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pytest.importorskip("timm")
+
+    def refuse(url: str) -> None:
+        raise trouble
+
+    network = timm.create_model("test_vit")
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", refuse)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *where, **which: None)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: network)
+    libraries.imagenet_weights.cache_clear()
+    assert libraries.imagenet_weights("test_vit").keys() == network.state_dict().keys()
+    libraries.imagenet_weights.cache_clear()
+
+
+def damage(path: Path, how: str) -> None:
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(
+        {
+            "cut short": whole[:middle],
+            "empty": b"",
+            "another byte": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "a page": b"<!DOCTYPE html><html>Please log in</html>",
+            "a pickle": pickle.dumps(Path("code")),
+        }[how]
+    )
+
+
+DAMAGES = ("cut short", "empty", "another byte", "a page", "a pickle")
+
+
+def refused(model: str, path: Path) -> None:
+    libraries.imagenet_weights.cache_clear()
+    with pytest.raises(UserError) as told:
+        models.prepare_weights(model, "imagenet")
+    assert str(told.value) == (
+        f"{path}, the ImageNet weights of model '{model}', is damaged. Remove it and run again: then it is downloaded "
+        "anew."
+    )
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The weights of a ResNet-18 where torch.hub looks for them, under a name that fits their content."""
+    from torchvision.models import ResNet18_Weights
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save(models.build("resnet18", 1000).state_dict(), folder / "weights")
+    digits = hashlib.sha256((folder / "weights").read_bytes()).hexdigest()[:8]
+    path = (folder / "weights").rename(folder / f"resnet18-{digits}.pth")
+    published = ResNet18_Weights.IMAGENET1K_V1.value
+    monkeypatch.setattr(
+        ResNet18_Weights.IMAGENET1K_V1, "_value_", dataclasses.replace(published, url=f"https://nowhere/{path.name}")
+    )
+    return path
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_of_torchvision_is_to_be_removed(how: str, kept: Path) -> None:
+    libraries.imagenet_weights.cache_clear()
+    assert "fc.weight" in libraries.imagenet_weights("resnet18")
+    damage(kept, how)
+    refused("resnet18", kept)
+
+
+@pytest.mark.parametrize("how", sorted({*DAMAGES} - {"another byte"}))  # which only a hash can tell
+def test_a_damaged_file_without_a_hash_in_its_name_is_to_be_removed(
+    how: str, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torchvision.models import ResNet18_Weights
+
+    path = kept.rename(kept.parent / "plain.pth")
+    value = dataclasses.replace(ResNet18_Weights.IMAGENET1K_V1.value, url=f"https://nowhere/{path.name}")
+    monkeypatch.setattr(ResNet18_Weights.IMAGENET1K_V1, "_value_", value)
+    damage(path, how)
+    refused("resnet18", path)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_file_of_timm_is_to_be_removed(how: str, hub: Path) -> None:
+    """Not the link to it in the hub's cache: that would be made again, to the same file."""
+    timm = pytest.importorskip("timm")
+    repository = hub / ("models--" + timm.models.get_pretrained_cfg("test_vit").hf_hub_id.replace("/", "--"))
+    link = repository / "snapshots" / "0123abcd" / "model.safetensors"
+    for folder in (link.parent, repository / "refs", repository / "blobs"):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0123abcd")
+    state = timm.create_model("test_vit").state_dict()
+    save_file(state, hub / "weights")
+    digest = hashlib.sha256((hub / "weights").read_bytes()).hexdigest()
+    path = (hub / "weights").rename(repository / "blobs" / digest)
+    link.symlink_to(path)
+    libraries.imagenet_weights.cache_clear()
+    assert libraries.imagenet_weights("test_vit").keys() == state.keys(), "no internet is needed for what is there"
+    damage(path, how)
+    refused("test_vit", path)
+    path = path.rename(path.parent / "0123abcd")  # small files are kept by another hash
+    link.unlink()
+    link.symlink_to(path)
+    if how != "another byte":
+        refused("test_vit", path)
+
+
+def test_imagenet_weights_of_torchvision_are_read_as_tensors_after_their_checksum(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torchvision.models import ResNet18_Weights
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
     asked, state = [], models.build("resnet18", 1000).state_dict()
 

@@ -90,7 +90,8 @@ def found_in(domain: str, how: Reading = PAPER, *, root: Path | None = None, wat
     if how.num_val:
         kept = len(train) - how.num_val
         train, test = train[:kept], train[kept:] if how.test_on == "val" else test
-    return Found(train, test, about["sizes"], unused=chosen.unused, seconds=about["seconds"])
+    unlisted = () if how.test_on == "whole" else scanned.unlisted  # then tests are on every image
+    return Found(train, test, about["sizes"], unused=chosen.unused, seconds=about["seconds"], unlisted=unlisted)
 
 
 def is_listed(domain: str, *, root: Path | None = None) -> bool:
@@ -131,8 +132,8 @@ def _entry(
         tensors, about = decode_domain(chosen, partial(square, resize=how.resize), SIDE, watch)
         for name, reason in about["broken"]:
             raise UserError(
-                f"pacs: {scanned.name}/{name} cannot be read ({reason}). Replace it by a sound copy, or the set: "
-                f"{ADVICE}"
+                f"pacs: {scanned.name}/{name} cannot be read ({reason}). Replace it by a sound copy, or the "
+                f"whole set. {ADVICE}"
             )
         return tensors, about
 

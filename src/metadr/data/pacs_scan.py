@@ -49,6 +49,7 @@ class Scanned(NamedTuple):
     whole: tuple[Item, ...]
     listed: bool  # by the official lists, or split here
     unused: tuple[str, ...]
+    unlisted: tuple[str, ...] = ()  # images that neither train nor crossval names
 
     @property
     def counts(self) -> Counts:
@@ -91,8 +92,15 @@ def scan(files: Files, domain: str) -> Scanned:
     if both:
         raise damaged(lists["crossval"], f"it names {min(both)}, which {lists['train'].name} names too")
     used = {item.name for item in (*train, *crossval)}
-    unused += [item.name for item in images if item.name not in used]
-    return Scanned(domain, tuple(hashed(train)), tuple(hashed(crossval)), tuple(hashed(images)), True, tuple(unused))
+    return Scanned(
+        domain,
+        tuple(hashed(train)),
+        tuple(hashed(crossval)),
+        tuple(hashed(images)),
+        listed=True,
+        unused=tuple(unused),
+        unlisted=tuple(item.name for item in images if item.name not in used),
+    )
 
 
 def listed(path: Path, domain: str, images: dict[str, Item]) -> list[Item]:

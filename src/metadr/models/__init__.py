@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -36,6 +37,7 @@ __all__ = [
     "content_of",
     "kind_of",
     "model_names",
+    "place_of",
     "prepare_weights",
     "register",
 ]
@@ -69,6 +71,11 @@ def architecture_of(name: str) -> str:
 def content_of(name: str, weights: str | None) -> str:
     """The first digits of the SHA-256 of the file of weights that a network starts from; nothing without a file."""
     return files.content_of(weights, architecture_of(name))
+
+
+def place_of(name: str, weights: str) -> Path:
+    """Where the file of weights that a network starts from is, or would be."""
+    return files.place_of(weights, architecture_of(name))
 
 
 def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ()) -> None:

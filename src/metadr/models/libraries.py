@@ -4,15 +4,16 @@ Both take a second or more to import, which most commands need not spend: nothin
 """
 
 import functools
-import pickle
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
 
 from metadr.errors import UserError
+from metadr.models.downloads import check_reached, check_whole, damaged, kept_by_timm, kept_by_torch
 
 Value = TypeVar("Value")
 
@@ -78,22 +79,38 @@ def without_auxiliary(name: str, state: Mapping[str, Value]) -> Mapping[str, Val
 @functools.lru_cache(maxsize=2)
 def imagenet_weights(name: str) -> Mapping[str, Tensor]:
     """What the library publishes for a network, downloaded once into the library's own folder."""
+    by_timm, short = library_of(name) == "timm", name.removeprefix(TIMM)
     try:
-        return _of_timm(name.removeprefix(TIMM)) if library_of(name) == "timm" else _of_torchvision(name)
-    except (OSError, RuntimeError, ValueError, LookupError, pickle.UnpicklingError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return _of_timm(short) if by_timm else _of_torchvision(name)
+    except UserError:
+        raise
+    except Exception as error:  # a library's, its downloader's, or whatever the bytes of a damaged file lead to
+        path = kept_by_timm(short) if by_timm else kept_by_torch(_published(name).url)
+        if path is not None and path.is_file():
+            raise damaged(path, name, error) from error
         raise UserError(
-            f"The ImageNet weights of model '{name}' cannot be downloaded ({reason}). Give a file with --weights FILE "
+            f"The ImageNet weights of model '{name}' cannot be downloaded ({_reason(error)}). "
+            f"{'Give' if path is None else f'Put {path.name} in {path.parent}, give'} a file with --weights FILE "
             "(safetensors), or start from random weights with --set weights=none."
         ) from error
 
 
-def _of_torchvision(name: str) -> Mapping[str, Tensor]:
+def _reason(error: Exception) -> str:
+    told = error.reason if type(error) is URLError else error
+    return (str(told).strip() or type(told).__name__).splitlines()[0]
+
+
+def _published(name: str) -> Any:
     from torchvision.models import get_model_weights
 
     published = get_model_weights(name)
-    chosen = published[PUBLISHED] if PUBLISHED in published.__members__ else published.DEFAULT
-    # Tensors alone are read of the file, and only if it has the checksum that is part of its name.
+    return published[PUBLISHED] if PUBLISHED in published.__members__ else published.DEFAULT
+
+
+def _of_torchvision(name: str) -> Mapping[str, Tensor]:
+    chosen = _published(name)
+    check_whole(kept_by_torch(chosen.url), name)  # torch.hub compares what it downloads, and not what is there
+    # Tensors alone are read of the file.
     state: Mapping[str, Tensor] = chosen.get_state_dict(progress=False, check_hash=True, weights_only=True)
     return state
 
@@ -101,6 +118,11 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
 def _of_timm(name: str) -> Mapping[str, Tensor]:
     import timm
 
+    path = kept_by_timm(name)
+    if path is None:
+        check_reached(name)
+    else:
+        check_whole(path, name)
     with torch.random.fork_rng(devices=[]):  # it draws weights before it overwrites them
         state: Mapping[str, Tensor] = timm.create_model(name, pretrained=True).state_dict()
     return state

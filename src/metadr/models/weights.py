@@ -36,15 +36,20 @@ def kind_of(weights: str | None) -> str | None:
 
 def file_of(weights: str, network: str) -> Path:
     """The file of weights: the one that is named, else the one that the data root has for a network."""
-    if weights != FROM_A_FILE:
-        return Path(weights).expanduser()
-    path = data_root() / "weights" / f"{network}.safetensors"
-    if not path.exists():
+    path = place_of(weights, network)
+    if weights == FROM_A_FILE and not path.exists():
         raise UserError(
             f"This starts from weights in a file. Name it with --weights FILE (safetensors), or put it in {path}; "
             "docs/calibration.md says which the published runs had."
         )
     return path
+
+
+def place_of(weights: str, network: str) -> Path:
+    """Where that file is, or would be."""
+    if weights != FROM_A_FILE:
+        return Path(weights).expanduser()
+    return data_root() / "weights" / f"{network}.safetensors"
 
 
 def content_of(weights: str | None, network: str) -> str:

@@ -3,9 +3,12 @@
 import json
 import re
 import statistics
-from collections.abc import Collection, Iterable, KeysView, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from metadr import models
 from metadr.benchmarks import training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
@@ -14,7 +17,7 @@ from metadr.report.frames import frames_note, split_note
 from metadr.report.paper import PAPER, Published, columns_of
 from metadr.report.records import Record
 from metadr.report.tables import spread
-from metadr.store import ARITHMETIC, content_of, description, whole_training
+from metadr.store import ARITHMETIC, apart, data_of, description, whole_training
 
 DOMAIN_TITLES = {
     "mnist": "MNIST",
@@ -183,19 +186,41 @@ def _data(found: dict[Recipe, list[Record]], published: bool) -> dict[tuple[Any,
     kept = {}
     for read in {_read(recipe) for recipe in found}:
         of_these = {recipe: those for recipe, those in found.items() if _read(recipe) == read}
-        kinds = dict.fromkeys(record.identity["data"] for those in of_these.values() for record in those)
-        if len(kinds) > 1 and published:
-            kinds = dict.fromkeys(list(kinds)[:1])
-        elif len(kinds) > 1:
-            try:
-                kinds = {content_of(next(iter(of_these))): None}
-            except UserError as error:
-                raise UserError(
-                    f"There are runs on {len(kinds)} versions of the data ({'; '.join(sorted(kinds))}), and which one "
-                    f"is meant cannot be told, because the data are not here. Give a folder with runs of one. ({error})"
-                ) from None
-        kept[read] = set(kinds)
+        kinds = Counter(record.identity["data"] for those in of_these.values() for record in those)
+        if len(kinds) > 1:
+            kept[read] = {next(iter(kinds))} if published else _here(next(iter(of_these)), kinds)
+        else:
+            kept[read] = set(kinds)
     return kept
+
+
+def _here(recipe: Recipe, kinds: Mapping[str, int]) -> set[str]:
+    """Of several contents, each with its number of runs, that which is here: its data, and its weights."""
+    by_data = {apart(kind)[0] for kind in kinds}
+    if len(by_data) > 1:
+        try:
+            by_data = {data_of(recipe)}
+        except UserError as error:
+            raise UserError(
+                f"There are runs on {len(by_data)} versions of the data ({'; '.join(sorted(by_data))}), and which one "
+                f"is meant cannot be told, because the data are not here. Give a folder with runs of one. ({error})"
+            ) from None
+    left = {kind: count for kind, count in kinds.items() if apart(kind)[0] in by_data}
+    by_weights = {apart(kind)[1]: count for kind, count in left.items()}
+    if len(by_weights) < 2:
+        return set(left)
+    training = training_of(recipe)
+    place, meant = models.place_of(training.model, training.weights or models.FROM_A_FILE), ""
+    with suppress(UserError):  # it is not there, or no file of weights
+        meant = models.content_of(training.model, training.weights)
+    if meant not in by_weights:
+        each = [f"{content} ({count} run{'s' * (count > 1)})" for content, count in sorted(by_weights.items())]
+        raise UserError(
+            f"There are runs from {len(each)} files of weights, by their SHA-256 {', '.join(each[:-1])} and {each[-1]}"
+            f"{f', and {place} is another' if meant else ', and a table is of one'}. Put the file that is meant in "
+            f"{place}, or give a folder with the runs of one."
+        )
+    return {kind for kind in left if apart(kind)[1] == meant}
 
 
 def _read(recipe: Recipe) -> tuple[Any, ...]:

@@ -127,10 +127,10 @@ def pair(ours: list[Measured], theirs: list[Measured]) -> tuple[list[tuple[Measu
             names = [f"{'-'.join(each.unit)} (seed {each.seed})" if each.unit else f"{each.seed}" for each in alone]
             what = "" if alone[0].unit else "seed "
             notes.append(f"{title}: left out, having no partner: {what}{', '.join(dict.fromkeys(names))}")
-        if len(left) > len(alone):
+        if others := len(left) - len(alone):
             notes.append(
-                f"{title}: left out, on other data, in another precision or on another device: "
-                f"{len(left) - len(alone)} runs"
+                f"{title}: left out, on other data, from other weights, in another precision or on another device: "
+                f"{others} run{'s' * (others > 1)}"
             )
     return [(here[place], there[place]) for place in chosen], notes
 

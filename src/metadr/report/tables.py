@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TextTable
 
 from metadr.report.records import Record, place
-from metadr.store import whole_training
+from metadr.store import apart, whole_training
 
 SUMMARY_COLUMNS = {"ACC": "acc", "kept": "kept", "BWT": "bwt", "FWT": "fwt", "forgetting": "forgetting"}
 SHORT_COLUMNS = ("ACC", "kept", "BWT")
@@ -83,7 +83,8 @@ def text_table(title: str, groups: list[Group], *, ddof: int = 1) -> TextTable:
     table = TextTable(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     head, *body = _cells(groups, SHORT_COLUMNS, ddof)
     for index, name in enumerate(head):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        # The method's name gives way: a number that is cut says nothing.
+        table.add_column(name, justify="right" if index else "left", no_wrap=index > 0, overflow="fold")
     for row in body:
         table.add_row(*row)
     return table
@@ -138,15 +139,26 @@ def _told_apart(groups: list[Group]) -> list[Group]:
         # The text of a whole set only where nothing shorter tells: after a change of its transformations.
         shorter = {name.rpartition("/")[0] for name in differing if name.endswith(("/transforms", "/compositions"))}
         differing = [name for name in differing if name not in {f"{part}/set" for part in shorter}]
-        settings = ", ".join(f"{name.rpartition('/')[2]} {own.get(name)}" for name in differing)
+        if "data" in differing:
+            own["data"] = _own_part([str(twin["data"]) for twin in twins], str(own["data"]))
+        shown = [name for name in differing if own.get(name) != ""]
+        settings = ", ".join(f"{name.rpartition('/')[2]} {own.get(name)}" for name in shown)
         told.append(each._replace(title=f"{each.title} ({settings})" if settings else each.title))
     return told
+
+
+def _own_part(every: Sequence[str], own: str) -> str:
+    """Of the fingerprint of some data what not all have: of a domain, or how it was read."""
+    common = set.intersection(*(set(each.split(", ")) for each in every))
+    return ", ".join(each for each in own.split(", ") if each not in common)
 
 
 def _flat(identity: dict[str, Any]) -> dict[str, Any]:
     parts = {f"{part['part']}/{name}": value for part in identity["method"] for name, value in part.items()}
     training = {f"training/{name}": value for name, value in whole_training(identity).items()}
     plain = {name: value for name, value in identity.items() if not isinstance(value, list | dict)}
+    plain["data"], content = apart(identity["data"])
+    training["training/weights"] = content or training["training/weights"]
     return {**plain, **parts, **training}
 
 
