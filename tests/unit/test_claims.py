@@ -15,6 +15,7 @@ from metadr.report import Record, pairs, read_records, write_report
 from metadr.report.claims import CLAIMS, DIGITS, ORDERS, Claim, Gain, Runs, claim_with, runs
 from metadr.report.pairs import recipe_of, recipes_of, score_of
 from metadr.report.paper import PAPER
+from metadr.report.statistics import decidable, least_p
 from metadr.report.verdicts import FAMILIES, Verdict, judge, markdown_claims, text_claims
 from metadr.store import description
 
@@ -378,6 +379,14 @@ def test_the_claims_on_pacs_are_sound_and_can_hold_or_not() -> None:
             verdict = one(made, claim)
             assert verdict.outcome == outcome, claim.name
             assert f"| PACS: {claim.on[0]} |" in markdown_claims([verdict])
+
+
+@pytest.mark.parametrize(("seeds", "others", "decided"), [(5, 2, 0), (6, 2, 3), (7, 7, 0), (8, 8, 7)])
+def test_so_many_seeds_of_pacs_decide_so_many_claims(seeds: int, others: int, decided: int) -> None:
+    """Of three rows, and of the others: the pages name these numbers."""
+    three = {"naive", "dr", "meta-dr"}
+    needed = [{each.method for each in (claim.runs, *claim.over)} for claim in FAMILIES["pacs"]]
+    assert sum(decidable([least_p(seeds if methods <= three else others) for methods in needed])) == decided
 
 
 KITTI = [("vkitti2", "figure4"), ("vkitti2-rendered", "vkitti2-rendered")]
