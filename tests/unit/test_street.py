@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -498,6 +500,33 @@ def test_rendering_needs_numpy_and_pillow_alone() -> None:
             for name in named:
                 assert name.split(".")[0] in allowed, f"{path.name} imports {name}"
                 assert not name.startswith("metadr") or name.startswith(within), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("started_by", ["a script", "-m"])
+def test_its_processes_do_not_import_torch(started_by: str, tmp_path: Path) -> None:
+    """The command alone does: it takes seconds and half a gigabyte, in each of them."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["metadr"]
+    module, _, function = declared.partition(":")
+    script = tmp_path / "metadr"  # as installers write it
+    script.write_text(f"import sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    {function}()\n")
+    words = ["--size", "64x32", "--scenes", "02", "--frames", "2", "--processes", "2", "--out", str(tmp_path / "made")]
+    done = subprocess.run(
+        [
+            sys.executable,
+            *([script] if started_by == "a script" else ["-m", "metadr"]),
+            "data",
+            "build",
+            "vkitti2",
+            *words,
+        ],
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert imported.count("metadr.synthetic.street.writing") == 3
+    assert imported.count("torch") == 1
 
 
 def test_the_page_has_the_conditions_of_the_code() -> None:
