@@ -198,7 +198,7 @@ def _of_camera(search: Search, domain: str, camera: int) -> dict[int, Frame]:
         there_path = masks[number] if number in masks else images[number]
         raise UserError(
             f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
-            "Restore it, or remove both."
+            f"{search.advice(*DOMAINS[domain])}"
         )
     return {number: Frame(images[number], masks[number]) for number in sorted(images)}
 
