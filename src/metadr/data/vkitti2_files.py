@@ -84,7 +84,7 @@ def misplaced(name: str, root: Path, found: Found) -> str:
     if name == NAME and record:
         return (
             f"{root} does not hold Virtual KITTI 2 ({what_of(record)}). Run benchmark {RENDERED} on it, with --data "
-            f"{root}, or give the published frames: {advice(name)}"
+            f"{root}. {advice(name)[:-1]} for the published frames."
         )
     if name == RENDERED and not record:
         what = "which does not say what it holds" if found else "where there is nothing"
