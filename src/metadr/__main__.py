@@ -1,5 +1,14 @@
-"""`python -m metadr`: the command line."""
+"""`metadr` and `python -m metadr`: the command line.
 
-from metadr.cli import main
+Imported where it is run: a worker that a command starts imports what started it too, and needs none of the rest.
+"""
 
-main()
+
+def main() -> None:
+    from metadr.cli import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

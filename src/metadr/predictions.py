@@ -23,6 +23,7 @@ from metadr.sweep import settings_of, told_apart
 from metadr.vkitti2_classes import CLASSES
 
 GAP, TEXT = 6, 13  # pixels
+LEAST = 256  # pixels across that a picture is enlarged to, at least
 LINE, SWATCH = TEXT + GAP, TEXT + GAP  # the height of a line of text, and the room of a square of colour before it
 PAPER, INK, IGNORED = (255, 255, 255), (30, 30, 30), (0, 0, 0)
 
@@ -71,7 +72,7 @@ def prediction_sheet(
                         image = test.x[row].permute(1, 2, 0).cpu().contiguous().numpy()
                         cells += [Image.fromarray(image), painted(test.y[row], colours)]
                     cells.append(painted(network.logits(test.x[row : row + 1]).argmax(1)[0], colours))
-    captioned = {f"{name}, test image {row}": cells for (name, row), cells in rows.items()}
+    captioned = {f"{name}, test image {row}": cells for (name, row), cells in enlarged(rows).items()}
     return lay_out(["input", "truth", *titles_of(shown)], captioned, legend(benchmark_of(shown[0][1])))
 
 
@@ -113,6 +114,16 @@ def palette(classes: Sequence[str], num_classes: int, ignore_index: int) -> NDAr
 
 def painted(labels: Tensor, colours: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(colours[labels.cpu().numpy()])
+
+
+def enlarged(rows: Mapping[tuple[str, int], Sequence[Image.Image]]) -> dict[tuple[str, int], list[Image.Image]]:
+    """Small pictures as many times larger, all of them alike, as makes them easy to see: every pixel a square."""
+    widest = max(picture.width for cells in rows.values() for picture in cells)
+    times = math.ceil(LEAST / widest)
+    return {
+        row: [each.resize((times * each.width, times * each.height), Image.Resampling.NEAREST) for each in cells]
+        for row, cells in rows.items()
+    }
 
 
 def lay_out(

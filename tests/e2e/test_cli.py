@@ -131,10 +131,10 @@ def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_demonstration_by_pixels_ends_with_a_sheet_of_predictions(command: Command, tmp_path: Path) -> None:
     ended = command("demo", "--segmentation", "--tiny", "--out", tmp_path)
     assert ended.code == 0, ended
-    assert "clear → fog → rain" in ended.out
+    assert "clear → rain → fog" in ended.out
     with Image.open(tmp_path / "predictions-tiny.png") as sheet:
-        assert sheet.width > 5 * 104  # input, truth and three methods
-        assert sheet.height > 6 * 32  # two images of each of three drives
+        assert sheet.width > 5 * 3 * 104  # input, truth and three methods, each three times as large
+        assert sheet.height > 6 * 3 * 32  # two images of each of three drives
     by_class = (tmp_path / "demo-segmentation-tiny.md").read_text().partition("IoU by class at the end")[2]
     assert "| method | Terrain | Sky |" in by_class and by_class.count("| Naive") == 2
 

@@ -200,6 +200,27 @@ def test_an_operation_without_a_second_derivative_is_told_of(
         assert taken and all(math.isfinite(value) for terms in taken for value in terms.values())
 
 
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_so_it_is_in_blocks_that_are_computed_again(inner_steps: int, classification) -> None:
+    """Their graph is none of the step's."""
+
+    def module(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+        return nn.Sequential(Odd(function), nn.ReLU())
+
+    def learner(*parts: MetaDR, function=first_derivative_alone):
+        return classification.learner(*parts, module=module(function), model="odd", recompute=True)
+
+    with pytest.raises(UserError, match=r"^Model 'odd' .*differentiate twice.*first_order=true\.$"):
+        classification.play(learner(MetaDR(inner_steps=inner_steps)))
+    for made in (
+        learner(MetaDR(inner_steps=inner_steps, first_order=True)),
+        learner(),
+        learner(MetaDR(inner_steps=inner_steps), function=torch.square),
+    ):
+        taken = classification.play(made)
+        assert taken and all(math.isfinite(value) for terms in taken for value in terms.values())
+
+
 def test_what_else_goes_wrong_in_a_step_is_not_taken_for_it(classification) -> None:
     def failing(x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("derivative for aten::rounding is not implemented")

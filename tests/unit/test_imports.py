@@ -25,6 +25,7 @@ LAYERS = [
     ["beginnings"],
     ["sequence"],
     ["run"],
+    ["api"],
     ["metadr"],  # the package itself: what `import metadr` offers
     ["rescore"],
     ["lanes", "stopping", "report", "survey"],
@@ -111,6 +112,24 @@ def test_reader_of_imports_sees_all_kinds():
         *("metadr.cli", "metadr.models", "metadr.settings", "metadr.parts.ewc", "metadr.run", "metadr.store")
     }
     assert imported("x", "from metadr import Recipe\nimport torch\n") == {"metadr"}
+
+
+OFFERED = """
+import sys, metadr
+assert "torch" not in sys.modules and "metadr.core" not in sys.modules
+from metadr.run import advance
+import metadr.run as module
+assert metadr.run.__module__ == "metadr.run" and callable(metadr.run) and module is metadr.run
+assert metadr.benchmarks.register and metadr.recipe("embedded", tiny=True)
+from metadr import *
+assert Recipe is metadr.Recipe and not hasattr(metadr, "nothing")
+assert all(hasattr(metadr, name) for name in metadr.__all__)
+"""
+
+
+def test_what_the_package_offers_is_imported_when_it_is_asked_for():
+    done = subprocess.run([sys.executable, "-c", OFFERED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_takes_a_second_to_import_is_not_imported_before_it_must():

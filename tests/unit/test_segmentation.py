@@ -23,7 +23,7 @@ from metadr.evaluate import confusion, details, score, suite_iou, tell
 from metadr.models.unet import Padded, UNet
 from metadr.models.weights import fill
 from metadr.parts import MetaDR, Randomize, Replay
-from metadr.predictions import GAP, TEXT, lay_out, prediction_sheet, spread_over, titles_of
+from metadr.predictions import GAP, TEXT, enlarged, lay_out, prediction_sheet, spread_over, titles_of
 from metadr.run import run
 from metadr.store import RunDirectory, description, recipe_from_identity
 from metadr.transforms import draw, get_set
@@ -684,24 +684,37 @@ def test_a_sheet_shows_inputs_truths_and_what_each_run_says(streets, tmp_path):
     sheet = prediction_sheet(paths, num_images=1, device="cpu")
     pixels = np.asarray(sheet)
     domain = get_benchmark("vkitti2-rendered").load("scene02-clone")
-    wide, line = 64 + GAP, TEXT + GAP
-    below = GAP + line + 2 * (32 + line)
-    assert sheet.width == GAP + 4 * wide and sheet.height > below + 2 * line  # 15 names are more than a line
+    times = 4  # frames of 64x32 as 256x128
+    wide, line = 64 * times + GAP, TEXT + GAP
+    below = GAP + line + 2 * (32 * times + line)
+    assert sheet.width == GAP + 4 * wide and sheet.height > below + line
     shown = {tuple(colour) for colour in pixels[below:].reshape(-1, 3).tolist()}
     assert shown >= {colour for _, colour in CLASSES}
     row = domain.test.num_images // 2
-    top = GAP + line
-    assert np.array_equal(pixels[top : top + 32, GAP : GAP + 64], domain.test.x[row].permute(1, 2, 0).numpy())
+
+    def shown_at(left: int) -> np.ndarray:
+        """A picture of the first row, in its own size: every pixel is a square."""
+        picture = pixels[GAP + line :, left:][: 32 * times, : 64 * times]
+        squares = picture.reshape(32, times, 64, times, 3)
+        assert (squares == squares[:, :1, :, :1]).all()
+        return squares[:, 0, :, 0]
+
+    assert np.array_equal(shown_at(GAP), domain.test.x[row].permute(1, 2, 0).numpy())
     colours = np.array([*(colour for _, colour in CLASSES[:-1]), *[(0, 0, 0)] * 242], np.uint8)
-    truth = pixels[top : top + 32, GAP + wide : GAP + wide + 64]
-    assert np.array_equal(truth, colours[domain.test.y[row].numpy()])
+    assert np.array_equal(shown_at(GAP + wide), colours[domain.test.y[row].numpy()])
     recipe = make_recipe("vkitti2-rendered", "dr", tiny=True, order=order)
     tensors = RunDirectory(tmp_path, recipe, 0).load().tensors
     network = Network(models.build("tiny_unet", 14), get_benchmark("vkitti2-rendered").task, scaling="imagenet")
     network.load({name.removeprefix("model/"): value for name, value in tensors.items() if name[:6] == "model/"})
     said = network.logits(domain.test.x[row : row + 1]).argmax(1)[0].numpy()
-    place = GAP + 3 * wide
-    assert np.array_equal(pixels[top : top + 32, place : place + 64], colours[said])
+    assert np.array_equal(shown_at(GAP + 3 * wide), colours[said])
+
+
+def test_frames_that_are_large_enough_are_shown_as_they_are():
+    sizes = {256: 1, 416: 1, 255: 2, 208: 2, 104: 3, 16: 16}
+    for width, times in sizes.items():
+        (picture,) = enlarged({("fog", 0): [Image.new("RGB", (width, 8))]})[("fog", 0)]
+        assert picture.size == (times * width, times * 8)
 
 
 def test_runs_of_one_method_are_told_apart_on_a_sheet(registered_toys, tmp_path):

@@ -6,12 +6,15 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import ndimage
 
 from metadr import cli, files
 from metadr.errors import UserError
@@ -153,6 +156,15 @@ def test_nothing_but_vehicles_stands_in_the_lanes(scene: str) -> None:
     assert not ((np.abs(aside) > middle) & (aside > road.edges[0]) & (aside < road.edges[1])).any()
 
 
+def test_a_crash_barrier_has_no_gaps_in_a_bend() -> None:
+    """Of the road's own 4 m each, pieces on the outer side left some, and on the inner one stood over each other."""
+    standing = scenes.world("Scene18", 0).standing
+    rails = standing.only((standing.label == LABELS["GuardRail"]) & ~standing.turns)
+    ends = (rails.corner + rails.across)[:, None] - rails.corner
+    nearest = np.linalg.norm(ends, axis=2).min(axis=1)
+    assert np.median(nearest) < 0.01 and (nearest < 0.02).mean() > 0.9  # a barrier has an end
+
+
 # Textures
 
 
@@ -169,6 +181,16 @@ def test_a_texture_keeps_its_mean_at_every_sharpness(name: str) -> None:
             weight = level[..., 3:4]
             assert np.allclose((level * weight).sum(axis=(0, 1))[light] / weight.sum(), mean, atol=1e-4)
             assert np.allclose(weight.mean(), there.mean(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTURES if name.startswith(("crown", "conifer", "bush"))])
+def test_what_grows_is_of_one_piece(name: str) -> None:
+    """Seen from near, some of them were groups of discs with nothing between."""
+    there = texture(TEXTURES.index(name)).levels[0][0][..., 3] > 0.5
+    pieces, _ = ndimage.label(there)
+    assert np.bincount(pieces[there]).max() > 0.995 * there.sum()
+    holes = ndimage.binary_fill_holes(there) & ~there
+    assert holes.sum() < 0.01 * there.sum()
 
 
 def test_a_canvas_draws_where_it_is_told() -> None:
@@ -478,6 +500,33 @@ def test_rendering_needs_numpy_and_pillow_alone() -> None:
             for name in named:
                 assert name.split(".")[0] in allowed, f"{path.name} imports {name}"
                 assert not name.startswith("metadr") or name.startswith(within), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("started_by", ["a script", "-m"])
+def test_its_processes_do_not_import_torch(started_by: str, tmp_path: Path) -> None:
+    """The command alone does: it takes seconds and half a gigabyte, in each of them."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["metadr"]
+    module, _, function = declared.partition(":")
+    script = tmp_path / "metadr"  # as installers write it
+    script.write_text(f"import sys\nfrom {module} import {function}\nif __name__ == '__main__':\n    {function}()\n")
+    words = ["--size", "64x32", "--scenes", "02", "--frames", "2", "--processes", "2", "--out", str(tmp_path / "made")]
+    done = subprocess.run(
+        [
+            sys.executable,
+            *([script] if started_by == "a script" else ["-m", "metadr"]),
+            "data",
+            "build",
+            "vkitti2",
+            *words,
+        ],
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert imported.count("metadr.synthetic.street.writing") == 3
+    assert imported.count("torch") == 1
 
 
 def test_the_page_has_the_conditions_of_the_code() -> None:

@@ -189,7 +189,10 @@ def renumber(root: Path, cameras: tuple[int, ...] = (1,)) -> None:
 
 
 WRONG = {
-    "missing mask": (remove_mask, "the mask of frame 2 is missing, of which {rgb} is the image"),
+    "missing mask": (
+        remove_mask,
+        "the mask of frame 2 is missing, of which {rgb} is the image. Run 'metadr data fetch vkitti2' or",
+    ),
     "missing image": (remove_image, "the image of frame 2 is missing, of which {mask} is the mask"),
     "sizes of image and mask": (shrink_mask, "{rgb} is 64x32 and its mask {mask} 32x16; they must have one size"),
     "sizes of frames": (shrink_frame, "{rgb} is 32x16, and the frames before it are 64x32; a domain has one size"),

@@ -429,6 +429,40 @@ def test_resnet50_v1_has_the_weights_of_resnet50_and_its_strides_elsewhere() -> 
         assert ours.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 7)
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "told", "refused"),
+    [
+        ("resnet50", "weights", {"model": "resnet50_v1"}, "resnet50_v1"),
+        ("resnet50", "weights", {"model": '"unet_resnet50_v1"'}, "resnet50_v1"),  # as a run writes it
+        ("resnet50", "resnet50_v1", {}, "resnet50_v1"),
+        ("resnet50_v1", "weights", {"model": "resnet50"}, "resnet50"),
+        ("resnet50_v1", "weights", {"model": "resnet50_v1"}, None),
+        ("resnet50_v1", "resnet50", {}, None),
+        ("resnet50", "weights", {}, None),  # nothing tells
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "unet_"])
+def test_weights_say_by_which_strides_they_go(model, name, told, refused, prefix, tmp_path: Path, monkeypatch) -> None:
+    """Names and shapes of both networks are the same."""
+    if prefix:
+        pytest.importorskip("segmentation_models_pytorch")
+    path = tmp_path / f"{name}.safetensors"
+    save_file({"conv1.weight": torch.zeros(64, 3, 7, 7)}, path, metadata=told or None)
+    monkeypatch.setattr(models, "_check_fits", lambda *of: None)  # it holds one layer, to be small
+    if refused is None:
+        models.check_weights(prefix + model, str(path))
+        return
+    with pytest.raises(UserError, match=rf"are those of '{refused}', whose strides are others than those of '{model}'"):
+        models.check_weights(prefix + model, str(path))
+    place = tmp_path / "weights" / f"{model}.safetensors"
+    place.parent.mkdir()
+    if told:
+        path.rename(place)
+        monkeypatch.setenv("METADR_DATA", str(tmp_path))
+        with pytest.raises(UserError, match=f"are those of '{refused}'"):
+            models.build(prefix + model, 3, FROM_A_FILE)
+
+
 def test_names_of_both_libraries() -> None:
     assert libraries.library_of("resnet18") == "torchvision"
     assert libraries.library_of("nothing_of_the_kind") is None

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import torch
 
+from metadr.benchmarks.settled import part_defaults
 from metadr.core import Benchmark, Domain, Split, Task, Training
 from metadr.synthetic.street.frames import Frame, render
 from metadr.synthetic.street.writing import REVISION
@@ -12,7 +13,7 @@ from metadr.vkitti2_classes import CLASSES, FRAMES
 
 SIZE = (104, 32)  # width and height: a quarter of the study's
 NUM_FRAMES, NUM_TRAIN = 60, 42  # of a drive, evenly spread; the first 70 % are for training
-DRIVES = {"clear": ("Scene02", "clone"), "fog": ("Scene01", "fog"), "rain": ("Scene06", "rain")}
+DRIVES = {"clear": ("Scene02", "clone"), "rain": ("Scene06", "rain"), "fog": ("Scene01", "fog")}  # vkitti2/p2/7
 CLASS_NAMES = tuple(name for name, _ in CLASSES if name != "Undefined")
 IGNORED = len(CLASS_NAMES)
 
@@ -32,7 +33,7 @@ def _split(frames: list[Frame], condition: str) -> Split:
 
 STREETS = Benchmark(
     name="streets",
-    about="segmentation without any download: three short drives rendered here, in clear weather, fog and rain",
+    about="segmentation without any download: three short drives rendered here, in clear weather, rain and fog",
     task=Task(num_classes=len(CLASS_NAMES), score="miou", ignore_index=IGNORED),
     domains=tuple(DRIVES),
     protocols={"p1": tuple(DRIVES)},
@@ -41,10 +42,7 @@ STREETS = Benchmark(
     training=Training(
         model="small_unet", steps=250, batch_size=4, lr=3e-3, later_lr=1e-3, scaling="imagenet", mirror=True
     ),
-    part_defaults={
-        "dr": {"transforms": "psi4"},
-        "meta-dr": {"transforms": "psi4", "inner_lr": 0.01, "recall": 1.0, "adapt": 1.0},
-    },
+    part_defaults=part_defaults("psi4", inner_lr=0.01),
     tiny={"steps": 2, "batch_size": 2, "limit": 4, "model": "tiny_unet"},
     classes=CLASS_NAMES,
 )

@@ -84,7 +84,7 @@ def misplaced(name: str, root: Path, found: Found) -> str:
     if name == NAME and record:
         return (
             f"{root} does not hold Virtual KITTI 2 ({what_of(record)}). Run benchmark {RENDERED} on it, with --data "
-            f"{root}, or give the published frames: {advice(name)}"
+            f"{root}. {advice(name)[:-1]} for the published frames."
         )
     if name == RENDERED and not record:
         what = "which does not say what it holds" if found else "where there is nothing"
@@ -198,7 +198,7 @@ def _of_camera(search: Search, domain: str, camera: int) -> dict[int, Frame]:
         there_path = masks[number] if number in masks else images[number]
         raise UserError(
             f"{domain}: the {missing} of frame {number} is missing, of which {there_path} is the {there}. "
-            "Restore it, or remove both."
+            f"{search.advice(*DOMAINS[domain])}"
         )
     return {number: Frame(images[number], masks[number]) for number in sorted(images)}
 

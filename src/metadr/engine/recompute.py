@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from metadr.engine.layers import computing
+from metadr.engine.second_order import check_derivatives
 from metadr.errors import UserError
 
 MOST_LAYERS = 8  # with weights of their own in a block: what a ResNet's blocks have at most
@@ -125,13 +126,16 @@ def _derivative(function: Function, wanted: Sequence[bool], num_grads: int, *ten
             inputs = tuple(tensor.detach().requires_grad_(want) for tensor, want in zip(inputs, wanted, strict=True))
         outputs = function(*inputs)
         reached = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad]
-        return torch.autograd.grad(
+        found = torch.autograd.grad(
             [output for output, _ in reached],
             [tensor for tensor, want in zip(inputs, wanted, strict=True) if want],
             [grad for _, grad in reached],
             create_graph=differentiable,
             materialize_grads=True,
         )
+        if differentiable:  # this graph exists here alone: who searches that of the step does not see it
+            check_derivatives(list(found))
+        return found
 
 
 class _Unchanged:

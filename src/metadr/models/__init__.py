@@ -89,6 +89,7 @@ def check_weights(name: str, weights: str | None, classes: tuple[str, ...] = ())
         )
     if weights is not None and kind_of(weights) == FROM_A_FILE and weights != FROM_A_FILE:
         content = content_of(name, weights)
+        files.check_network(weights, architecture)
         files.check_classes(weights, architecture, classes)
         _check_fits(name, weights, content)
 

@@ -25,6 +25,8 @@ Shape = tuple[int, ...]
 IMAGENET = "imagenet"
 FROM_A_FILE = "file"
 CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
+MODEL = "model"  # and the network, which others may say too
+ALIKE = {"resnet50", "resnet50_v1"}  # by name and shape of their weights; by what these mean they are not
 COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
 LENGTH_BYTES = 8  # of a safetensors file: the first, which say how long the header behind them is
 
@@ -118,8 +120,26 @@ def check_classes(weights: str, network: str, classes: tuple[str, ...]) -> None:
         )
 
 
+def check_network(weights: str, network: str) -> None:
+    """Refuse weights of the other network of two that names and shapes cannot tell apart, as far as they say so.
+
+    A file says it in its metadata, or by its name, which is its network's in the data root.
+    """
+    path = file_of(weights, network)
+    with safe_open(path, framework="pt") as file:
+        said = (file.metadata() or {}).get(MODEL, "").strip('"').removeprefix("unet_")
+    if not said and path.stem in ALIKE - {"resnet50"}:  # that may be the name of a file of either
+        said = path.stem
+    if {said, network} == ALIKE:
+        raise UserError(
+            f"The weights {weights} are those of '{said}', whose strides are others than those of '{network}': they "
+            f"would fit and mean something else. Use a model of '{said}', or weights of '{network}'."
+        )
+
+
 def read_file(weights: str, network: str) -> Mapping[str, Tensor]:
     content_of(weights, network)  # or one sentence on what is wrong with it
+    check_network(weights, network)
     state: Mapping[str, Tensor] = load_file(file_of(weights, network))
     return state
 

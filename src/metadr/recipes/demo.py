@@ -1,8 +1,9 @@
 """The demonstrations: forgetting and its cure on the embedded digits, and on rendered streets.
 
-metadr demo                 one seed
-metadr demo --seeds 3       the published result, results/demo.md
-metadr demo --segmentation
+metadr demo                               one seed
+metadr demo --seeds 3                     the published result, results/demo.md
+metadr demo --segmentation                one seed, on streets
+metadr demo --segmentation --seeds 3      the published result, results/demo-segmentation.md
 """
 
 from metadr.benchmarks import make_recipe

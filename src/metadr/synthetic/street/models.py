@@ -173,11 +173,13 @@ def bush(random: Random) -> Panels:
 
 
 def hedge() -> Panels:
-    """4 m along x, seen from both sides."""
-    made, height, length = Builder(), 0.9, 4.0
+    """4 m along x, seen from both sides and, where a row of them ends, from there."""
+    made, height, length, depth = Builder(), 0.9, 4.0, 0.7
     made.panel((0, 0, 0), (length, 0, 0), (0, height, 0), "Vegetation", "hedge")
-    made.panel((length, 0, 0.7), (-length, 0, 0), (0, height, 0), "Vegetation", "hedge")
-    made.panel((0, 0.85 * height, 0), (length, 0, 0), (0, 0, 0.7), "Vegetation", "hedge")
+    made.panel((length, 0, depth), (-length, 0, 0), (0, height, 0), "Vegetation", "hedge")
+    for corner, across in (((0.0, 0.0, depth), -depth), ((length, 0.0, 0.0), depth)):
+        made.panel(corner, (0, 0, across), (0, height, 0), "Vegetation", "hedge", repeat=(depth / length, 1))
+    made.panel((0, 0.85 * height, 0), (length, 0, 0), (0, 0, depth), "Vegetation", "hedge")
     return made.done()
 
 

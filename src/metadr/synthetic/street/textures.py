@@ -12,6 +12,8 @@ Draw = Callable[[Random], Texture]
 
 GLASS, DARK_GLASS, FRAME = (70, 84, 98), (38, 46, 56), (226, 224, 218)
 TYRE, RIM = (22, 22, 24), (150, 152, 156)
+CORE = 0.86  # of a clump or a tier: so much is solid, and leaves stand out from it
+TIERS = 9
 RED, YELLOW, BLUE, INK = (196, 24, 30), (240, 200, 30), (24, 74, 160), (20, 20, 22)
 
 
@@ -97,48 +99,65 @@ def _gable(random: Random) -> Texture:
 
 
 def _crown(random: Random) -> Texture:
-    """A leafy tree: clumps of leaves, those above and to one side lighter, over a trunk."""
-    canvas = Canvas(96, 128)
-    canvas.polygon([(0.465, 1), (0.48, 0.5), (0.52, 0.5), (0.535, 1)], (74, 58, 44))
+    """A leafy tree: clumps of leaves, those above and to one side lighter, on branches over a trunk."""
+    canvas = Canvas(192, 256)
+    bark, fork = (74, 58, 44), (0.5, 0.62)
+    canvas.polygon([(0.462, 1), (0.482, 0.6), (0.518, 0.6), (0.538, 1)], bark)
     hue = random.uniform(-12, 14)
-    lobes = [
-        (0.5 + 0.25 * random.uniform(-1, 1), random.uniform(0.18, 0.55), random.uniform(0.16, 0.26)) for _ in range(9)
+    lobes = [(0.5, 0.4, 0.22)]
+    lobes += [
+        (0.5 + 0.25 * random.uniform(-1, 1), random.uniform(0.18, 0.55), random.uniform(0.12, 0.21)) for _ in range(11)
     ]
+    for x, y, _ in lobes:
+        canvas.polygon([(fork[0] - 0.012, fork[1]), (fork[0] + 0.012, fork[1]), (x + 0.004, y), (x - 0.004, y)], bark)
+    for x, y, radius in lobes:  # what holds the leaves together: without it a near crown is a swarm
+        reach = CORE * radius
+        canvas.disc((x - reach, y - 0.8 * reach, x + reach, y + 0.8 * reach), _leaf(hue, x, y + 0.3))
     leaves = []
-    for _ in range(700):
+    for _ in range(1900):
         x0, y0, radius = lobes[int(random.integers(len(lobes)))]
-        angle, far = random.uniform(0, 2 * np.pi), radius * np.sqrt(random.random())
-        leaves.append((x0 + far * np.cos(angle), y0 + 0.8 * far * np.sin(angle), random.uniform(0.012, 0.034)))
+        angle, far = random.uniform(0, 2 * np.pi), 0.94 * radius * np.sqrt(random.random())
+        x, y = x0 + far * np.cos(angle), y0 + 0.8 * far * np.sin(angle)
+        leaves.append((x, y, random.uniform(0.012, 0.024), y - y0))
     random.shuffle(leaves)
-    for x, y, size in leaves:
-        light = 0.55 + 0.6 * (0.75 - y) + 0.12 * (0.5 - x) + random.uniform(-0.16, 0.16)
-        colour = _shade((74 + hue, 104 + 0.4 * hue, 46), light)
+    for x, y, size, below in leaves:
+        colour = _leaf(hue, x, y + below + random.uniform(-0.27, 0.27))
         canvas.disc((x - size, y - 0.75 * size, x + size, y + 0.75 * size), colour)
     return canvas.done()
 
 
+def _leaf(hue: float, x: float, y: float) -> Colour:
+    return _shade((74 + hue, 104 + 0.4 * hue, 46), 0.55 + 0.6 * (0.75 - y) + 0.12 * (0.5 - x))
+
+
 def _conifer(random: Random) -> Texture:
-    canvas = Canvas(64, 160)
+    """A spruce: tiers of branches, each wider below and dark beneath the one above."""
+    canvas = Canvas(128, 320)
     canvas.box((0.46, 0.85, 0.54, 1.0), (62, 48, 38))
-    for _ in range(520):
+
+    def reach(y: float) -> float:
+        return 0.03 + 0.42 * y * (0.62 + 0.38 * ((TIERS * y) % 1.0))
+
+    edge = [(CORE * reach(y), y) for y in np.linspace(0.02, 0.94, 200).tolist()]
+    canvas.polygon([*((0.5 + x, y) for x, y in edge), *((0.5 - x, y) for x, y in reversed(edge))], (22, 36, 24))
+    for _ in range(1500):
         y = random.uniform(0.02, 0.94) ** 0.8
-        tier = (y * 9) % 1.0
-        reach = 0.03 + 0.42 * y * (0.62 + 0.38 * tier)
-        x = 0.5 + reach * random.uniform(-1, 1)
-        light = 0.5 + 0.35 * tier + random.uniform(-0.15, 0.2)
-        size = random.uniform(0.02, 0.05)
+        x = 0.5 + reach(y) * random.uniform(-1, 1)
+        light = 0.5 + 0.35 * ((TIERS * y) % 1.0) + random.uniform(-0.15, 0.2)
+        size = random.uniform(0.015, 0.036)
         canvas.disc((x - size, y - 0.3 * size, x + size, y + 0.5 * size), _shade((54, 84, 48), light))
     return canvas.done()
 
 
 def _bush(random: Random) -> Texture:
-    canvas = Canvas(64, 48)
+    canvas = Canvas(128, 96)
     hue = random.uniform(-10, 24)
-    for _ in range(240):
-        x, y = random.uniform(0.06, 0.94), 1 - random.random() ** 0.7 * 0.9
-        if (2 * x - 1) ** 2 + (1 - y) ** 2 > 0.95:
+    canvas.disc((0.07, 0.15, 0.93, 1.85), _shade((96 + hue, 122, 52), 0.45))
+    for _ in range(700):
+        x, y = random.uniform(0.04, 0.96), 1 - random.random() ** 0.7 * 0.9
+        if (2 * x - 1) ** 2 + (1 - y) ** 2 > 0.92:
             continue
-        size = random.uniform(0.03, 0.07)
+        size = random.uniform(0.018, 0.045)
         light = 0.5 + 0.7 * (1 - y) + random.uniform(-0.15, 0.15)
         canvas.disc((x - size, y - size, x + size, y + size), _shade((96 + hue, 122, 52), light))
     return canvas.done()

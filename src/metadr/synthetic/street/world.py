@@ -98,12 +98,15 @@ class Verge:
         stop: float = np.inf,
         sides: tuple[int, ...] = SIDES,
     ) -> None:
-        """Pieces of 4 m, end to end, that look at the road."""
+        """Pieces of 4 m of road, end to end in its bends too, that look at it."""
         piece, length = make(), 4.0
         for side in sides:
             for place in np.arange(start, min(stop, self.length), length).tolist():
                 if self._clear(place + length / 2, length / 2 + 3):
-                    self.put(piece, place + length if side > 0 else place, side * aside, side * QUARTER)
+                    (x0, z0, _), (x1, z1, _) = (self.road.pose(place + on, side * aside) for on in (0, length)[::-side])
+                    fit = np.array([np.hypot(x1 - x0, z1 - z0) / length, 1, 1], dtype=np.float32)
+                    fitted = piece._replace(corner=piece.corner * fit, across=piece.across * fit)
+                    self._made.append(fitted.placed(x0, z0, float(np.arctan2(z0 - z1, x1 - x0))))
 
     def houses(
         self,

@@ -29,7 +29,7 @@ from metadr.synthetic.street.camera import SIZE
 from metadr.synthetic.street.frames import render
 from metadr.vkitti2_classes import CAMERAS, CLASSES, CONDITIONS, FRAMES, RECORD
 
-REVISION: int = 1
+REVISION: int = 2
 """Part of the record: raise it when any pixel or label changes."""
 
 WHAT = "streets rendered by metadr in the layout and colours of Virtual KITTI 2; not that data set"
