@@ -16,7 +16,8 @@ from metadr.recipes.table import Table
 from metadr.recipes.vkitti2 import METHODS, PROTOCOLS, SPREAD, by_beta, over_scenes
 
 BENCHMARK = "vkitti2-rendered"
-PERMUTATIONS = 5
+PERMUTATIONS = 7  # as many as four claims need to be decided together
+OF_EXTRAS = 5  # of rows that are in no claim
 # Rendered frames say less than real ones: fewer passes over them than the paper's 20 and 10.
 SCHEDULE: dict[str, Any] = {"epochs": 8, "later_epochs": 4, "precision": "tf32"}
 NETWORK: dict[str, Any] = {"model": "unet_resnet50_v1", "weights": FROM_A_FILE, **SCHEDULE}
@@ -30,14 +31,16 @@ NOTES = (
     "The encoder is an ImageNet ResNet-50 with its strides on the first convolution of a block; the paper's is a "
     f"ResNet-34. {SCHEDULE['epochs']} epochs on the first domain and {SCHEDULE['later_epochs']} on later ones, the "
     "paper's 20 and 10; in TF32.",
-    f"{SPREAD} Here the first {PERMUTATIONS} of the 11.",
+    SPREAD,
 )
+FIRST = f"The first {PERMUTATIONS} of the 11 permutations, {OF_EXTRAS} for ER and for the network from scratch."
 MEMORY = f"ER, which the paper has no row of here, keeps {DEFAULT_MEMORY} frames of each domain."
 
 
 def table(tiny: bool = False) -> Table:
-    rows = {title: (method, NETWORK) for title, method in {**METHODS, "ER": "er"}.items()}
-    rows["Naive, ResNet-34 from scratch"] = ("naive", SCRATCH)
+    rows = {title: (method, NETWORK, PERMUTATIONS) for title, method in METHODS.items()}
+    rows["ER"] = ("er", NETWORK, OF_EXTRAS)
+    rows["Naive, ResNet-34 from scratch"] = ("naive", SCRATCH, OF_EXTRAS)
     made = tuple(
         over_scenes(
             title,
@@ -46,20 +49,20 @@ def table(tiny: bool = False) -> Table:
             tiny=tiny,
             under=protocol.upper(),
             benchmark=BENCHMARK,
-            permutations=PERMUTATIONS,
+            permutations=permutations,
             fields={} if tiny else network,
         )
         for protocol in PROTOCOLS
-        for title, (method, network) in rows.items()
+        for title, (method, network, permutations) in rows.items()
     )
     about = "street scenes rendered here in Virtual KITTI 2's protocols"
-    return Table("vkitti2-rendered", about, made, (*NOTES, MEMORY), "figure4")
+    return Table("vkitti2-rendered", about, made, (*NOTES, FIRST, MEMORY), "figure4")
 
 
 def betas(tiny: bool = False) -> Table:
     rows = tuple(
-        by_beta(beta, tiny=tiny, benchmark=BENCHMARK, permutations=PERMUTATIONS, fields={} if tiny else NETWORK)
+        by_beta(beta, tiny=tiny, benchmark=BENCHMARK, permutations=OF_EXTRAS, fields={} if tiny else NETWORK)
         for beta in BETAS
     )
     about = "street scenes rendered here, P3, Meta-DR with recall alone, by its weight"
-    return Table("table9-rendered", about, rows, NOTES, "table9")
+    return Table("table9-rendered", about, rows, (*NOTES, f"The first {OF_EXTRAS} of the 11 permutations."), "table9")

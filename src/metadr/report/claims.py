@@ -59,6 +59,7 @@ class Claim(NamedTuple):
     kind: Literal["more", "no more"] = "more"
     cells: Literal["every", "some"] = "every"  # must it be so on every score and over every rival, or on one of them
     margin: float = 0.0  # by at least so many points; below zero, at most so many points less
+    also: "tuple[Claim, ...]" = ()  # what must be so too for it to hold, elsewhere, by the same margin
     first_seed: int = 0  # those before it have had a part in what was chosen
     instead: "Claim | None" = None  # the same of other runs, where these are not there
 
@@ -78,7 +79,8 @@ def claim_with(claim: Claim, fields_of: Callable[[str], Mapping[str, Any]]) -> C
         return side._replace(fields=(*fields_of(side.method).items(), *side.fields))
 
     instead = claim.instead and claim_with(claim.instead, fields_of)
-    return claim._replace(runs=changed(claim.runs), over=tuple(map(changed, claim.over)), instead=instead)
+    also = tuple(claim_with(each, fields_of) for each in claim.also)
+    return claim._replace(runs=changed(claim.runs), over=tuple(map(changed, claim.over)), also=also, instead=instead)
 
 
 def _both_protocols(name: str, source: str, method: str, rival: str, *on: str, **rest: Any) -> tuple[Claim, ...]:

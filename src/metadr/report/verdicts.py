@@ -121,6 +121,32 @@ def reading(verdicts: Sequence[Verdict]) -> str:
 
 def _test(claim: Claim, shelf: Shelf) -> Verdict:
     """All comparisons of a claim as one: the weakest of those that must all hold, the strongest where one is enough."""
+    everywhere = [_comparisons(each, shelf, claim) for each in (claim, *claim.also)]
+    note = "; ".join(dict.fromkeys(note for _, notes in everywhere for note in notes))
+    if any(found is None for found, _ in everywhere):
+        instead = claim.instead and _test(claim.instead, shelf)
+        return instead._replace(claim=claim) if instead and instead.found else Verdict(claim, "no runs", note=note)
+    comparisons = [each for found, _ in everywhere for each in found or ()]
+    weakest_first = sorted(comparisons, key=lambda each: (-each.found.p, each.found.mean))
+    chosen = weakest_first[0 if claim.cells == "every" else -1]
+    against = (
+        [each for each in weakest_first if each.found.mean <= 0]
+        if (claim.kind, claim.cells) == ("more", "every")
+        else []
+    )
+    if claim.cells == "every":
+        p, least = chosen.found.p, max(each.found.least_p for each in comparisons)
+    else:  # the strongest of so many is not one that was named beforehand
+        p = min(1.0, len(comparisons) * chosen.found.p)
+        least = min(1.0, len(comparisons) * min(each.found.least_p for each in comparisons))
+    most = min(against, key=lambda each: each.found.least_p, default=None)
+    found = chosen.found._replace(mean=chosen.found.mean + claim.margin, least_p=least)
+    against_it = most and most._replace(found=most.found._replace(mean=most.found.mean + claim.margin))
+    return Verdict(claim, "not decided", found, chosen.where, p, against=against_it, note=note)
+
+
+def _comparisons(claim: Claim, shelf: Shelf, whole: Claim) -> tuple[list[Comparison] | None, list[str]]:
+    """Those of a claim in one place, less the margin, none if runs of some are missing; and what was left out."""
     ours, notes = shelf.get(claim.runs, claim.first_seed)
     comparisons: list[Comparison] = []
     for rival in claim.over:
@@ -131,30 +157,11 @@ def _test(claim: Claim, shelf: Shelf) -> Verdict:
         pairs, left_out = pair(ours, theirs)
         notes += left_out
         for score in claim.on if pairs else ():
-            differences = [gain - claim.margin for gain in gains_of(pairs, score)]
-            where = [score] * (len(claim.on) > 1) + [f"over {name_of(rival)}"] * (len(claim.over) > 1)
+            differences = [gain - whole.margin for gain in gains_of(pairs, score)]
+            where = [_places(claim)] * bool(whole.also) + [score] * (len(claim.on) > 1)
+            where += [f"over {name_of(rival)}"] * (len(claim.over) > 1)
             comparisons.append(Comparison(compare(differences), ", ".join(where)))
-    note = "; ".join(dict.fromkeys(notes))
-    if len(comparisons) < len(claim.over) * len(claim.on):
-        instead = claim.instead and _test(claim.instead, shelf)
-        return instead._replace(claim=claim) if instead and instead.found else Verdict(claim, "no runs", note=note)
-    weakest_first = sorted(comparisons, key=lambda each: (-each.found.p, each.found.mean))
-    chosen = weakest_first[0 if claim.cells == "every" else -1]
-    found = chosen.found
-    against = (
-        [each for each in weakest_first if each.found.mean <= 0]
-        if (claim.kind, claim.cells) == ("more", "every")
-        else []
-    )
-    if claim.cells == "every":
-        p, least = found.p, max(each.found.least_p for each in comparisons)
-    else:  # the strongest of so many is not one that was named beforehand
-        p = min(1.0, len(comparisons) * found.p)
-        least = min(1.0, len(comparisons) * min(each.found.least_p for each in comparisons))
-    found = found._replace(mean=found.mean + claim.margin, least_p=least)
-    most = min(against, key=lambda each: each.found.least_p, default=None)
-    against_it = most and most._replace(found=most.found._replace(mean=most.found.mean + claim.margin))
-    return Verdict(claim, "not decided", found, chosen.where, p, against=against_it, note=note)
+    return comparisons if len(comparisons) == len(claim.over) * len(claim.on) else None, notes
 
 
 def _p(verdict: Verdict) -> float:
@@ -188,9 +195,12 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
 
 def _on(claim: Claim) -> str:
     """Where a claim is tested, in words: 'P2: svhn'."""
+    return "; ".join(f"{_places(each)}: {', '.join(each.on)}" for each in (claim, *claim.also))
+
+
+def _places(claim: Claim) -> str:
     sides = (side.runs if isinstance(side, Gain) else side for side in (claim.runs, *claim.over))
-    places = dict.fromkeys(_where(side) for side in sides if isinstance(side, Runs))
-    return f"{' and '.join(places)}: {', '.join(claim.on)}"
+    return " and ".join(dict.fromkeys(_where(side) for side in sides if isinstance(side, Runs)))
 
 
 def _on_digits(side: Runs | Gain) -> bool:
