@@ -323,7 +323,14 @@ def test_mistakes_are_one_sentence(finished: metadr.Result, monkeypatch: pytest.
 def rescored(seed: int, end: list[float], own: list[float], **changes: Any) -> Rescored:
     """A run on three domains, each at 90 once it was learnt."""
     order = ["red", "green", "blue"]
-    identity = {"benchmark": "toy", "order": order, "method": [], "access": "current", "memory_per_domain": 0}
+    identity = {
+        "benchmark": "toy",
+        "order": order,
+        "method": [],
+        "access": "current",
+        "memory_per_domain": 0,
+        "data": "pixels",
+    }
     before = [[0.0] * 3, [90.0] * 3, [90.0] * 3, [*end, 90.0]]
     rows = [{"statistics": name, "on": name, "value": value} for name, value in zip(order, [*own, 91.0], strict=True)]
     rows += [
