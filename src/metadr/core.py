@@ -245,6 +245,7 @@ class Context(NamedTuple):
     """All that a part may see."""
 
     params: Params
+    statistics: Mapping[str, Tensor]  # batch norm's running ones
     logits: Callable[..., Tensor]  # logits(x, params, *, role): what the model says of images
     loss: LossOf
     squared_gradients: Callable[[Iterable[Batch]], Params]  # of the loss of each image by itself, summed, in float64
@@ -298,6 +299,10 @@ class Part:
     def gradient(self, grads: list[Tensor], ctx: Context) -> list[Tensor]:
         """Change the gradient before the optimiser sees it (GEM)."""
         return grads
+
+    def weights(self, ended: Params, ctx: Context) -> Params:
+        """What to go on with of the parameters and running statistics that a domain has ended with (averages)."""
+        return ended
 
     def end_domain(self, domain: Domain, ctx: Context) -> dict[str, Tensor]:
         """What to keep of a domain that is about to go (anchors, Fisher): the part's next `ctx.state`."""

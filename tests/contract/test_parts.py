@@ -37,6 +37,8 @@ def other_value(part: Any, field: dataclasses.Field) -> Any:
         return next(option for option in typing.get_args(hint) if option != value)
     if isinstance(hint, types.UnionType):
         return 7 if value is None else None
+    if field.metadata["below"] is not None:
+        return (value + field.metadata["below"]) / 2
     return {bool: lambda: not value, int: lambda: value + 1, float: lambda: 2 * value + 1}[hint]()
 
 

@@ -41,11 +41,13 @@ CAPTURES = {
     "l2": 2,  # its penalty begins with the second domain
     "ewc": 2,
     "lwf": 2,
+    "average": 2,
+    "average+meta-dr": 3,  # statistics of other policies go at the end of the second
     "gem": 3,  # a constraint more on every domain
     "er": 2,  # its memory begins with the second
     "meta-dr": 1,
     "er+meta-dr": 2,
-    "dr+er+ewc+gem+l2+lwf+meta-dr": 3,
+    "average+dr+er+ewc+gem+l2+lwf+meta-dr": 3,
 }
 OPTIMIZERS = {"adam": {}, "sgd": {"optimizer": "sgd", "momentum": 0.9}}
 
@@ -130,7 +132,7 @@ def test_recorded_steps_go_by_a_rate_that_falls(optimizer, classification, toys,
     assert not torch.equal(recorded.state()["model/0.weight"], constant.state()["model/0.weight"])
 
 
-@pytest.mark.parametrize("method", ["meta-dr", "dr+er+ewc+gem+l2+lwf+meta-dr"])
+@pytest.mark.parametrize("method", ["meta-dr", "average+dr+er+ewc+gem+l2+lwf+meta-dr"])
 def test_recorded_steps_give_the_bits_of_plain_ones_on_masks(method, segmentation, toys):
     parts = parse_method(method)
     plain, wanted = play(segmentation, *parts, capture=False)

@@ -144,7 +144,7 @@ def test_what_parts_do_on_later_domains_alone_leaves_the_first_shared(
 def test_methods_share_the_first_domain_where_their_other_parts_need_a_past(
     acting, fields, lanes, registered_toys, toys, tmp_path
 ):
-    others = ("", "er", "gem", "ewc+l2+lwf", "er+gem+l2")
+    others = ("", "er", "gem", "average", "average+ewc+l2+lwf", "er+gem+l2")
     names = ["+".join(filter(None, (acting, other))) or "naive" for other in others]
     names += [] if acting else ["oracle-cumulative"]
     jobs = [Job(make_recipe("toy-shapes", name, steps=STEPS, **fields), 0) for name in names]

@@ -8,7 +8,7 @@ import torch
 from metadr.core import Split
 from metadr.engine import learner as learner_module
 from metadr.engine.learner import Learner
-from metadr.parts import EWC, GEM, L2, PARTS, LwF, MetaDR, Randomize, Replay
+from metadr.parts import EWC, GEM, L2, PARTS, Average, LwF, MetaDR, Randomize, Replay
 
 CPU = torch.device("cpu")
 
@@ -60,6 +60,8 @@ METHODS = {
     "l2": ((L2(),), 2),  # its penalty begins with the second domain
     "ewc": ((EWC(),), 2),
     "lwf": ((LwF(),), 2),
+    "average": ((Average(),), 2),
+    "average+meta-dr": ((Average(), MetaDR()), 3),  # statistics of other policies go at the end of the second
     "er": ((Replay(),), 2),  # its memory does
     "er+meta-dr": ((Replay(), MetaDR()), 2),
     "gem": ((GEM(),), 3),  # a constraint more on every domain

@@ -73,7 +73,7 @@ def other(owner: type, name: str, value: Any) -> Any:
         "batch_norm": "clean",
         "weights": "imagenet",
     }
-    special["norm_momentum"] = 0.5
+    special |= {"norm_momentum": 0.5, "past": 0.5}
     if name in special:
         return special[name]
     if value is None:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from metadr.core import Batch, Context, Domain, Memory, Part, Recipe, Split, Task, Training
+from metadr.core import Batch, Context, Domain, Memory, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
 from metadr.engine.log import StepLog, Taken, Terms
@@ -189,10 +189,26 @@ class Learner:
 
     def end_domain(self, domain: Domain) -> None:
         """Let every part keep what it needs of a domain that is about to go, and remember M of its images."""
+        self._settle_weights()
         self.keep_of(domain, self.recipe.method)
         if self.training.tested_by == "domains":
             self._own = self.network.norms.copy()
             self._statistics = self.network.norms.average(self._statistics)
+
+    @torch.no_grad()
+    def _settle_weights(self) -> None:
+        """Go on with the weights that parts make of those that a domain has ended with."""
+        ended = {**self.network.params, **self.network.norms.running}
+        weights: Params = ended
+        for part in self.recipe.method:
+            weights = part.weights(weights, self._context(part))
+        if weights is ended:
+            return
+        for name, value in ended.items():
+            value.copy_(weights[name])
+        if self.network.beside:  # other policies' statistics are of weights that are gone; a recorded step moves them
+            self.network.beside, self._captured = {}, None
+            self.network.moved.clear()
 
     def keep_of(self, domain: Domain, parts: Iterable[Part]) -> None:
         """What these parts need of it, and the memory."""
@@ -282,6 +298,7 @@ class Learner:
 
         return Context(
             params=self.network.params,
+            statistics=self.network.norms.running,
             logits=self.network.logits,
             loss=self.network.loss,
             squared_gradients=partial(squared_gradients, self.network),

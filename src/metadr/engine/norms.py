@@ -103,6 +103,11 @@ class BatchNorms:
         torch._foreach_mul_(values, [1 - momentum for momentum in self._momenta])
         torch._foreach_add_(values, statistics)
 
+    @property
+    def running(self) -> Mapping[str, Tensor]:
+        """The running statistics, which the next step moves."""
+        return self._running
+
     def copy(self) -> dict[str, Tensor]:
         """The running statistics as they are."""
         return {name: value.clone() for name, value in self._running.items()}

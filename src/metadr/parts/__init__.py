@@ -5,6 +5,7 @@ from typing import Any
 
 from metadr.core import ORACLES, Part, Recipe, Training
 from metadr.errors import UserError, unknown
+from metadr.parts.average import Average
 from metadr.parts.ewc import EWC
 from metadr.parts.gem import GEM
 from metadr.parts.l2 import L2
@@ -15,7 +16,7 @@ from metadr.parts.recommended import RECOMMENDED, Configuration
 from metadr.parts.replay import Replay
 from metadr.settings import names
 
-PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, LwF, GEM, Replay, MetaDR)}
+PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, LwF, Average, GEM, Replay, MetaDR)}
 
 RESERVED = ("naive", *RECOMMENDED, *ORACLES, "outer", "memory", "init", "hidden", "clean", "loss")
 HINT = "List all with 'metadr list methods'."

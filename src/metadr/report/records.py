@@ -13,8 +13,17 @@ from metadr.run import scores_of
 from metadr.sequence import BY_BATCH, BY_PASSES, UNTRAINED
 from metadr.store import RESUMED, finished_runs, whole_training
 
-PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "dr", "meta-dr")
-PART_TITLES = {"gem": "GEM", "er": "ER", "l2": "L2", "ewc": "EWC", "lwf": "LwF", "dr": "DR", "meta-dr": "Meta-DR"}
+PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "average", "dr", "meta-dr")
+PART_TITLES = {
+    "gem": "GEM",
+    "er": "ER",
+    "l2": "L2",
+    "ewc": "EWC",
+    "lwf": "LwF",
+    "average": "average",
+    "dr": "DR",
+    "meta-dr": "Meta-DR",
+}
 # Batch norm's statistics in the last test: the run's own, those of every tested batch, or by a policy of `KEPT`.
 TestedBy = Literal["running", "batch", "all", "clean", "inner", "inner+clean"]
 OF_MASKS = ("suite", "micro", "iou", "confusion")  # of a row beside its score; files keep those of the last test
