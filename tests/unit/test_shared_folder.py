@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from metadr import lanes as lanes_module
 from metadr import sweep as sweep_module
 from metadr.beginnings import FOLDER, Beginnings
 from metadr.benchmarks import make_recipe
+from metadr.engine.ground import Ground
 from metadr.lanes import ELSEWHERE, interleave
 from metadr.promises import Promises
 from metadr.run import run
@@ -287,6 +289,27 @@ def test_a_run_is_held_while_it_is_claimed(registered_toys, tmp_path):
     leave.set()
     holder.join()
     assert not directory.held
+
+
+def test_a_run_that_another_process_ends_before_it_can_be_claimed_stays_as_it_is(registered_toys, tmp_path, monkeypatch):
+    (job,) = jobs_in_every_order("dr", steps=3)[:1]
+    path = RunDirectory(tmp_path, *job).path
+    made: dict[str, int] = {}
+
+    def times() -> dict[str, int]:
+        return {each.name: each.stat().st_mtime_ns for each in path.iterdir() if each.name != "lock"}
+
+    def ground_after_the_other(*arguments: Any) -> Ground:  # made between the look and the claim
+        patch.undo()
+        run(*job, out=tmp_path, device="cpu")
+        made.update(times())
+        return Ground(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[run.__module__], "Ground", ground_after_the_other)
+        result = run(*job, out=tmp_path, device="cpu")
+    assert "done.json" in made and times() == made
+    assert result.rows == RunDirectory(tmp_path, *job).read("rows.json")
 
 
 def test_who_finds_a_run_finished_by_another_process_says_so(registered_toys, tmp_path):
