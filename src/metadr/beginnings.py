@@ -91,13 +91,18 @@ class Beginnings:
     def put_back(self, recipe: Recipe, seed: int) -> None:
         """Call when a run that was started does not go on: it will leave nothing."""
         self._looked = float("-inf")  # whoever has it promised before what it will leave
-        self._forget((recipe, seed))
+        self.leaves_nothing(recipe, seed)
         if _num_ended(self._out, recipe, seed) is None:
             self._begun.pop((recipe, seed), None)
 
+    def leaves_nothing(self, recipe: Recipe, seed: int) -> None:
+        """Call when a run will leave nothing more, so that nobody waits for it."""
+        self._coming.pop((recipe, seed), None)
+        self._tell()
+
     def end(self, recipe: Recipe, seed: int) -> None:
         """Call when a run is finished: what nobody wants any more is removed."""
-        self._forget((recipe, seed))
+        self.leaves_nothing(recipe, seed)
         self._look()
         for key in self._keys[recipe, seed]:
             self._wanted[key].discard((recipe, seed))
@@ -136,10 +141,6 @@ class Beginnings:
     def _promise(self, run: Run, num_domains: int) -> None:
         """What a run that has ended so many domains will leave."""
         self._coming[run] = self._shared.intersection(self._keys[run][num_domains:])
-        self._tell()
-
-    def _forget(self, run: Run) -> None:
-        self._coming.pop(run, None)
         self._tell()
 
     def _tell(self) -> None:
