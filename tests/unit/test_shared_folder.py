@@ -97,6 +97,25 @@ def test_what_another_promises_is_seen_until_it_is_kept_or_taken_back(tmp_path):
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+def test_what_is_still_promised_is_seen_while_the_rest_changes(tmp_path):
+    """Whoever looks at a moment when nothing is there would train what is on its way."""
+    ended = Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            one.hold({"a", "b"})
+            one.hold({"a"})
+
+    with closing(Promises(tmp_path)) as one, closing(Promises(tmp_path)) as other:
+        one.hold({"a"})
+        changing = Thread(target=change)
+        changing.start()
+        seen = [other.of_others() for _ in range(3000)]
+        ended.set()
+        changing.join()
+    assert all("a" in each for each in seen)
+
+
 def test_those_of_a_process_that_was_killed_count_no_longer(tmp_path):
     def promise_and_sleep() -> None:
         promises = Promises(tmp_path)
