@@ -103,11 +103,12 @@ class Beginnings:
     def end(self, recipe: Recipe, seed: int) -> None:
         """Call when a run is finished: what nobody wants any more is removed."""
         self.leaves_nothing(recipe, seed)
-        self._look()
         for key in self._keys[recipe, seed]:
             self._wanted[key].discard((recipe, seed))
-            if not self._wanted[key] and (path := self._there.pop(key, None)):
-                path.unlink(missing_ok=True)
+            if not self._wanted[key]:
+                self._there.pop(key, None)
+                for path in self._folder.glob(f"{key}-*"):  # more than one if others left it at the same time
+                    path.unlink(missing_ok=True)
 
     def num_ended(self, recipe: Recipe, seed: int) -> int:
         """How many domains it need not train on if it starts now: by its own checkpoint, else by what others left."""

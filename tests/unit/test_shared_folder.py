@@ -187,6 +187,21 @@ def test_nobody_waits_for_a_run_elsewhere_that_leaves_nothing(ends, registered_t
         assert not here.waits(jobs[1], [])
 
 
+def test_a_beginning_that_two_processes_left_is_removed_with_all_that_is_of_it(registered_toys, tmp_path, monkeypatch):
+    monkeypatch.setattr("metadr.beginnings.LOOK_SECONDS", 0.0)
+    jobs = jobs_in_every_order("dr", steps=3)[:2]
+    with closing(Beginnings(jobs, tmp_path, CPU)) as here, closing(Beginnings(jobs, tmp_path, CPU)) as there:
+        leaving = [each.leaves(*job, 1) for each, job in zip((here, there), jobs, strict=True)]
+        for leave, job in zip(leaving, jobs, strict=True):
+            run(*job, out=tmp_path / "elsewhere", device="cpu")
+            leave(RunDirectory(tmp_path / "elsewhere", *job).checkpoints()[0])
+        assert len(list((tmp_path / FOLDER).glob("*.safetensors"))) == 2
+        for job in jobs:
+            here.end(*job)
+        assert not list((tmp_path / FOLDER).glob("*.safetensors"))
+    assert not (tmp_path / FOLDER).exists()
+
+
 # Turns.
 
 
