@@ -21,7 +21,7 @@ from metadr import sweep as sweep_module
 from metadr.beginnings import FOLDER, Beginnings
 from metadr.benchmarks import make_recipe
 from metadr.engine.ground import Ground
-from metadr.lanes import ELSEWHERE, interleave
+from metadr.lanes import BEGUN_ELSEWHERE, ELSEWHERE, interleave
 from metadr.promises import Promises
 from metadr.run import run
 from metadr.store import Busy, RunDirectory
@@ -228,6 +228,17 @@ def test_a_job_that_another_process_has_is_put_back_and_waited_for():
     assert asked.count("a") >= 9
 
 
+def test_of_those_that_wait_for_another_process_one_that_fits_is_told():
+    looked = itertools.count()
+
+    def start(job: str) -> Iterator[None]:
+        raise AssertionError(f"{job} was to wait")
+
+    waiting = {"waits": lambda job, running: True, "fits": lambda job: job == "b"}
+    happened = list(interleave("ab", start, 1, CPU, stop=lambda: next(looked) > 3, **waiting))
+    assert [(each.job, each.waits) for each in happened] == [("b", BEGUN_ELSEWHERE)]
+
+
 # Sweeps.
 
 
@@ -325,7 +336,9 @@ def test_a_run_is_held_while_it_is_claimed(registered_toys, tmp_path):
     assert not directory.held
 
 
-def test_a_run_that_another_process_ends_before_it_can_be_claimed_stays_as_it_is(registered_toys, tmp_path, monkeypatch):
+def test_a_run_that_another_process_ends_before_it_can_be_claimed_stays_as_it_is(
+    registered_toys, tmp_path, monkeypatch
+):
     (job,) = jobs_in_every_order("dr", steps=3)[:1]
     path = RunDirectory(tmp_path, *job).path
     made: dict[str, int] = {}
