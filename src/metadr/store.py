@@ -216,14 +216,15 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a+")
         with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                holder = handle.read().strip() or "unknown"
-                raise Busy(
-                    f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
-                ) from None
+            with told(self.path / "lock", "lock", then="Choose a folder --out on a disk that locks files."):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    handle.seek(0)
+                    holder = handle.read().strip() or "unknown"
+                    raise Busy(
+                        f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
+                    ) from None
             with told(self.path):
                 handle.truncate(0)
                 handle.write(str(os.getpid()))

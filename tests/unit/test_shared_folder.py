@@ -1,5 +1,6 @@
 """Processes that sweep into one folder: each run is made once, and what several begin with too."""
 
+import errno
 import itertools
 import json
 import os
@@ -365,3 +366,15 @@ def test_who_finds_a_run_finished_by_another_process_says_so(registered_toys, tm
     run(*job, out=tmp_path, device="cpu")
     assert sweep([job], out=tmp_path, device="cpu", watcher=heard).done == [job]
     assert heard.ends == [f"{job.title}: done by another process"]
+
+
+def test_on_a_disk_that_locks_no_files_every_run_fails_in_a_sentence(registered_toys, tmp_path, monkeypatch):
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("metadr.store.fcntl.flock", no_locks)
+    jobs = jobs_in_every_order("dr", steps=3)[:2]
+    outcome = sweep(jobs, out=tmp_path, device="cpu")
+    lock = RunDirectory(tmp_path, *jobs[0]).path / "lock"
+    said = f"Cannot lock {lock}: No locks available. Choose a folder --out on a disk that locks files."
+    assert (outcome.done, [job for job, _ in outcome.failed], outcome.failed[0][1]) == ([], jobs, said)
