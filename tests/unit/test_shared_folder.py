@@ -32,6 +32,9 @@ pytestmark = pytest.mark.usefixtures("whole_ends")
 CPU = torch.device("cpu")
 SECONDS = 20  # after which a process that should have ended has failed
 ORDERS = list(itertools.permutations(("red", "green", "blue")))
+trained_in_a_fork = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="beside a GPU autograd has threads, without which a forked process cannot train"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +260,7 @@ class Heard:
     def overall(self, now: Any) -> None: ...
 
 
+@trained_in_a_fork
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_two_processes_make_every_run_once_and_to_the_same_bits(lanes, registered_toys, toys, tmp_path):
     jobs, out = jobs_in_every_order("er+meta-dr", steps=8), tmp_path / "shared"
@@ -277,6 +281,7 @@ def test_two_processes_make_every_run_once_and_to_the_same_bits(lanes, registere
         toys.assert_same_bits(*(load_file(each.checkpoints()[0]) for each in (one, other)))
 
 
+@trained_in_a_fork
 @pytest.mark.parametrize(
     ("num_jobs", "told"), [(2, "another process is training what it begins with"), (1, "another process has it")]
 )
