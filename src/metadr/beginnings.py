@@ -26,7 +26,15 @@ from metadr.core import Part, Recipe
 from metadr.errors import UserError
 from metadr.promises import Promises
 from metadr.provenance import environment
-from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
+from metadr.store import (
+    Checkpoint,
+    RunDirectory,
+    content_of,
+    description,
+    read_checkpoint,
+    read_position,
+    without_index,
+)
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it
 LOOK_SECONDS = 0.25  # between looks at what other processes have left and are about to leave
@@ -61,8 +69,7 @@ class Beginnings:
 
     def __init__(self, runs: Collection[Run], out: str | Path, device: torch.device) -> None:
         self._out, self._folder = out, Path(out) / FOLDER
-        # What another machine or version left is another beginning; one of several GPUs of a kind is like the others.
-        ground = {**environment(device), "device": device.type}
+        ground = without_index(environment(device))  # what another machine or version left is another beginning
         self._keys = {run: [_hash([key, ground]) for key in keys_of(*run)] for run in runs}
         self._wanted: dict[str, set[Run]] = {}  # by runs that have not ended
         for run, keys in self._keys.items():

@@ -206,6 +206,19 @@ def test_a_beginning_that_two_processes_left_is_removed_with_all_that_is_of_it(r
     assert not (tmp_path / FOLDER).exists()
 
 
+def test_what_one_gpu_has_begun_another_of_its_kind_goes_on_with_as_its_own(tmp_path, registered_toys):
+    (job,) = jobs_in_every_order("dr", steps=3)[:1]
+    directory = RunDirectory(tmp_path, *job)
+    directory.path.mkdir(parents=True)
+    here = {"torch": "2", "device": "cuda:0", "gpu": "H200"}
+    directory.write("environment.json", here)
+    assert directory.goes_on_with({**here, "device": "cuda:1"})
+    assert directory.goes_on_with({**here, "device": "cuda"})
+    assert directory.read("environment.json") == here
+    assert not directory.goes_on_with({**here, "device": "cuda:1", "gpu": "A100"})
+    assert not directory.goes_on_with(here)
+
+
 # Turns.
 
 
