@@ -34,6 +34,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'metadr' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})
+
+
 class _Package(ModuleType):
     """Keeps `metadr.run` the function: importing its module, of the same name, would put that in its place."""
 

@@ -26,7 +26,15 @@ from metadr.core import Part, Recipe
 from metadr.errors import UserError
 from metadr.promises import Promises
 from metadr.provenance import environment
-from metadr.store import Checkpoint, RunDirectory, content_of, description, read_checkpoint, read_position
+from metadr.store import (
+    Checkpoint,
+    RunDirectory,
+    content_of,
+    description,
+    read_checkpoint,
+    read_position,
+    without_index,
+)
 
 FOLDER = ".beginnings"  # in that of the runs, while there are runs to be made; nothing but time is lost without it
 LOOK_SECONDS = 0.25  # between looks at what other processes have left and are about to leave
@@ -61,8 +69,7 @@ class Beginnings:
 
     def __init__(self, runs: Collection[Run], out: str | Path, device: torch.device) -> None:
         self._out, self._folder = out, Path(out) / FOLDER
-        # What another machine or version left is another beginning; one of several GPUs of a kind is like the others.
-        ground = {**environment(device), "device": device.type}
+        ground = without_index(environment(device))  # what another machine or version left is another beginning
         self._keys = {run: [_hash([key, ground]) for key in keys_of(*run)] for run in runs}
         self._wanted: dict[str, set[Run]] = {}  # by runs that have not ended
         for run, keys in self._keys.items():
@@ -91,18 +98,24 @@ class Beginnings:
     def put_back(self, recipe: Recipe, seed: int) -> None:
         """Call when a run that was started does not go on: it will leave nothing."""
         self._looked = float("-inf")  # whoever has it promised before what it will leave
-        self._forget((recipe, seed))
+        self.leaves_nothing(recipe, seed)
         if _num_ended(self._out, recipe, seed) is None:
             self._begun.pop((recipe, seed), None)
 
+    def leaves_nothing(self, recipe: Recipe, seed: int) -> None:
+        """Call when a run will leave nothing more, so that nobody waits for it."""
+        self._coming.pop((recipe, seed), None)
+        self._tell()
+
     def end(self, recipe: Recipe, seed: int) -> None:
         """Call when a run is finished: what nobody wants any more is removed."""
-        self._forget((recipe, seed))
-        self._look()
+        self.leaves_nothing(recipe, seed)
         for key in self._keys[recipe, seed]:
             self._wanted[key].discard((recipe, seed))
-            if not self._wanted[key] and (path := self._there.pop(key, None)):
-                path.unlink(missing_ok=True)
+            if not self._wanted[key]:
+                self._there.pop(key, None)
+                for path in self._folder.glob(f"{key}-*"):  # more than one if others left it at the same time
+                    path.unlink(missing_ok=True)
 
     def num_ended(self, recipe: Recipe, seed: int) -> int:
         """How many domains it need not train on if it starts now: by its own checkpoint, else by what others left."""
@@ -136,10 +149,6 @@ class Beginnings:
     def _promise(self, run: Run, num_domains: int) -> None:
         """What a run that has ended so many domains will leave."""
         self._coming[run] = self._shared.intersection(self._keys[run][num_domains:])
-        self._tell()
-
-    def _forget(self, run: Run) -> None:
-        self._coming.pop(run, None)
         self._tell()
 
     def _tell(self) -> None:

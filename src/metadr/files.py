@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ def write_file(path: Path, data: bytes | Iterable[bytes], *, sync: bool = True) 
 
     Without `sync` that holds when the process stops, not when the machine does: for many files that can be made again.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")  # others may write the same file at the same time
     with told(path):
         try:
             with part.open("wb") as file:

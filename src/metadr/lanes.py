@@ -103,11 +103,12 @@ def interleave(
                 waiting.remove(job)
                 running.append(Lane(job, start(job)))
             if not running and not late:
-                if not any(map(fits, waiting)):
+                first = next(filter(fits, waiting), None)
+                if first is None:
                     break
-                if waiting[0] not in told:
-                    told.add(waiting[0])
-                    yield Happened(waiting[0], waits=BEGUN_ELSEWHERE)
+                if first not in told:
+                    told.add(first)
+                    yield Happened(first, waits=BEGUN_ELSEWHERE)
                 time.sleep(IDLE_SECONDS)
             for lane in list(running):
                 happened = lane.turn()

@@ -33,9 +33,8 @@ class Promises:
                 self._held = frozenset(keys)
                 self._file = self._file or self._begun()
                 self._file.seek(0)
-                self._file.truncate()
                 self._file.write("".join(f"{key}\n" for key in sorted(keys)))
-                self._file.flush()
+                self._file.truncate()  # last: who looks meanwhile sees too many rather than none
 
     def of_others(self) -> Set[str]:
         """What living processes promise but this one."""

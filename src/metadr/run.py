@@ -100,9 +100,10 @@ def advance(
         chosen = pick_device(device)
         ground = Ground(training_of(recipe), chosen)  # refuses what cannot be before anything is written
         with directory.claimed():
-            clock = Clock()
-            stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock, beginnings)
-            yield from _in_legs(stages, ground, clock)
+            if not directory.finished:  # by another process, before this one had it
+                clock = Clock()
+                stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock, beginnings)
+                yield from _in_legs(stages, ground, clock)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 

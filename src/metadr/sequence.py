@@ -229,6 +229,8 @@ class DomainSequence:
             return
         self._check_same_ground(checkpoint.position)
         self._all_here = self.directory.goes_on_with(environment(self.device))
+        if self._beginnings and not self._all_here:
+            self._beginnings.leaves_nothing(self.recipe, self.seed)
         self.stage, self.step = checkpoint.position["stage"], checkpoint.position["step"]
         self.rows, self.seconds = checkpoint.position["rows"], checkpoint.position["seconds"]
         self.own_seconds = checkpoint.position.get("own_seconds", self.seconds)

@@ -216,14 +216,15 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a+")
         with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                holder = handle.read().strip() or "unknown"
-                raise Busy(
-                    f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
-                ) from None
+            with told(self.path / "lock", "lock", then="Choose a folder --out on a disk that locks files."):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    handle.seek(0)
+                    holder = handle.read().strip() or "unknown"
+                    raise Busy(
+                        f"Run {self.path} is being run by process {holder}. Wait for it, or stop it and run again."
+                    ) from None
             with told(self.path):
                 handle.truncate(0)
                 handle.write(str(os.getpid()))
@@ -254,8 +255,8 @@ class RunDirectory:
         except UserError:  # a report will say so
             return False
         before = made.get(RESUMED, [])
-        last = [made, *before][-1]
-        other = any(last.get(name) != value for name, value in environment.items())
+        last = without_index([made, *before][-1])
+        other = any(last.get(name) != value for name, value in without_index(environment).items())
         if other:
             self.write("environment.json", {**made, RESUMED: [*before, environment]})
         return not before and not other
@@ -339,6 +340,11 @@ class RunDirectory:
                 f"{self.path / 'recipe.json'} describes another run than its folder's key {self.key}. "
                 "Remove the folder to run it afresh, or choose another --out."
             )
+
+
+def without_index(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """An environment whatever the number of its GPU: one of several of a kind is like the others."""
+    return {**environment, "device": str(environment.get("device")).partition(":")[0]}
 
 
 @functools.cache

@@ -354,6 +354,18 @@ def test_what_another_environment_trained_is_left_to_nobody(registered_toys, beg
     assert begin(jobs, tmp_path).find(*jobs[1], lambda begun: True) is None
 
 
+def test_nobody_waits_for_what_goes_on_in_another_environment(registered_toys, begin, tmp_path):
+    jobs = every_order("dr", steps=30)[:2]
+    directory = stopped_run(jobs[0], tmp_path)
+    directory.write("environment.json", {**directory.read("environment.json"), "torch": "1.0"})
+    here, there = (begin(jobs, tmp_path) for _ in range(2))
+    here.start(*jobs[0])
+    with closing(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=here)) as pauses:
+        assert next(pause for pause in pauses if pause is not None).stage == 0
+        assert not here.waits(jobs[1], [jobs[0]])
+        assert not there.waits(jobs[1], [])
+
+
 def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_passed(registered_toys, begin, tmp_path):
     jobs = every_order("dr", steps=30)[:2]
     stopped_run(jobs[0], tmp_path)

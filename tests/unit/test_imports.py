@@ -121,6 +121,7 @@ from metadr.run import advance
 import metadr.run as module
 assert metadr.run.__module__ == "metadr.run" and callable(metadr.run) and module is metadr.run
 assert metadr.benchmarks.register and metadr.recipe("embedded", tiny=True)
+assert {"recipe", "run", "Recipe", "__version__"} < set(dir(metadr))
 from metadr import *
 assert Recipe is metadr.Recipe and not hasattr(metadr, "nothing")
 assert all(hasattr(metadr, name) for name in metadr.__all__)

@@ -1,9 +1,11 @@
 """Processes that sweep into one folder: each run is made once, and what several begin with too."""
 
+import errno
 import itertools
 import json
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +21,8 @@ from metadr import lanes as lanes_module
 from metadr import sweep as sweep_module
 from metadr.beginnings import FOLDER, Beginnings
 from metadr.benchmarks import make_recipe
-from metadr.lanes import ELSEWHERE, interleave
+from metadr.engine.ground import Ground
+from metadr.lanes import BEGUN_ELSEWHERE, ELSEWHERE, interleave
 from metadr.promises import Promises
 from metadr.run import run
 from metadr.store import Busy, RunDirectory
@@ -29,6 +32,9 @@ pytestmark = pytest.mark.usefixtures("whole_ends")
 CPU = torch.device("cpu")
 SECONDS = 20  # after which a process that should have ended has failed
 ORDERS = list(itertools.permutations(("red", "green", "blue")))
+trained_in_a_fork = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="beside a GPU autograd has threads, without which a forked process cannot train"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +99,25 @@ def test_what_another_promises_is_seen_until_it_is_kept_or_taken_back(tmp_path):
         one.close()
         assert other.of_others() == set()
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_what_is_still_promised_is_seen_while_the_rest_changes(tmp_path):
+    """Whoever looks at a moment when nothing is there would train what is on its way."""
+    ended = Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            one.hold({"a", "b"})
+            one.hold({"a"})
+
+    with closing(Promises(tmp_path)) as one, closing(Promises(tmp_path)) as other:
+        one.hold({"a"})
+        changing = Thread(target=change)
+        changing.start()
+        seen = [other.of_others() for _ in range(3000)]
+        ended.set()
+        changing.join()
+    assert all("a" in each for each in seen)
 
 
 def test_those_of_a_process_that_was_killed_count_no_longer(tmp_path):
@@ -166,6 +191,34 @@ def test_nobody_waits_for_a_run_elsewhere_that_leaves_nothing(ends, registered_t
         assert not here.waits(jobs[1], [])
 
 
+def test_a_beginning_that_two_processes_left_is_removed_with_all_that_is_of_it(registered_toys, tmp_path, monkeypatch):
+    monkeypatch.setattr("metadr.beginnings.LOOK_SECONDS", 0.0)
+    jobs = jobs_in_every_order("dr", steps=3)[:2]
+    with closing(Beginnings(jobs, tmp_path, CPU)) as here, closing(Beginnings(jobs, tmp_path, CPU)) as there:
+        leaving = [each.leaves(*job, 1) for each, job in zip((here, there), jobs, strict=True)]
+        for leave, job in zip(leaving, jobs, strict=True):
+            run(*job, out=tmp_path / "elsewhere", device="cpu")
+            leave(RunDirectory(tmp_path / "elsewhere", *job).checkpoints()[0])
+        assert len(list((tmp_path / FOLDER).glob("*.safetensors"))) == 2
+        for job in jobs:
+            here.end(*job)
+        assert not list((tmp_path / FOLDER).glob("*.safetensors"))
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_what_one_gpu_has_begun_another_of_its_kind_goes_on_with_as_its_own(tmp_path, registered_toys):
+    (job,) = jobs_in_every_order("dr", steps=3)[:1]
+    directory = RunDirectory(tmp_path, *job)
+    directory.path.mkdir(parents=True)
+    here = {"torch": "2", "device": "cuda:0", "gpu": "H200"}
+    directory.write("environment.json", here)
+    assert directory.goes_on_with({**here, "device": "cuda:1"})
+    assert directory.goes_on_with({**here, "device": "cuda"})
+    assert directory.read("environment.json") == here
+    assert not directory.goes_on_with({**here, "device": "cuda:1", "gpu": "A100"})
+    assert not directory.goes_on_with(here)
+
+
 # Turns.
 
 
@@ -192,6 +245,17 @@ def test_a_job_that_another_process_has_is_put_back_and_waited_for():
     assert asked.count("a") >= 9
 
 
+def test_of_those_that_wait_for_another_process_one_that_fits_is_told():
+    looked = itertools.count()
+
+    def start(job: str) -> Iterator[None]:
+        raise AssertionError(f"{job} was to wait")
+
+    waiting = {"waits": lambda job, running: True, "fits": lambda job: job == "b"}
+    happened = list(interleave("ab", start, 1, CPU, stop=lambda: next(looked) > 3, **waiting))
+    assert [(each.job, each.waits) for each in happened] == [("b", BEGUN_ELSEWHERE)]
+
+
 # Sweeps.
 
 
@@ -209,6 +273,7 @@ class Heard:
     def overall(self, now: Any) -> None: ...
 
 
+@trained_in_a_fork
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_two_processes_make_every_run_once_and_to_the_same_bits(lanes, registered_toys, toys, tmp_path):
     jobs, out = jobs_in_every_order("er+meta-dr", steps=8), tmp_path / "shared"
@@ -229,6 +294,7 @@ def test_two_processes_make_every_run_once_and_to_the_same_bits(lanes, registere
         toys.assert_same_bits(*(load_file(each.checkpoints()[0]) for each in (one, other)))
 
 
+@trained_in_a_fork
 @pytest.mark.parametrize(
     ("num_jobs", "told"), [(2, "another process is training what it begins with"), (1, "another process has it")]
 )
@@ -289,9 +355,44 @@ def test_a_run_is_held_while_it_is_claimed(registered_toys, tmp_path):
     assert not directory.held
 
 
+def test_a_run_that_another_process_ends_before_it_can_be_claimed_stays_as_it_is(
+    registered_toys, tmp_path, monkeypatch
+):
+    (job,) = jobs_in_every_order("dr", steps=3)[:1]
+    path = RunDirectory(tmp_path, *job).path
+    made: dict[str, int] = {}
+
+    def times() -> dict[str, int]:
+        return {each.name: each.stat().st_mtime_ns for each in path.iterdir() if each.name != "lock"}
+
+    def ground_after_the_other(*arguments: Any) -> Ground:  # made between the look and the claim
+        patch.undo()
+        run(*job, out=tmp_path, device="cpu")
+        made.update(times())
+        return Ground(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[run.__module__], "Ground", ground_after_the_other)
+        result = run(*job, out=tmp_path, device="cpu")
+    assert "done.json" in made and times() == made
+    assert result.rows == RunDirectory(tmp_path, *job).read("rows.json")
+
+
 def test_who_finds_a_run_finished_by_another_process_says_so(registered_toys, tmp_path):
     (job,) = jobs_in_every_order("dr", steps=3)[:1]
     heard = Heard()
     run(*job, out=tmp_path, device="cpu")
     assert sweep([job], out=tmp_path, device="cpu", watcher=heard).done == [job]
     assert heard.ends == [f"{job.title}: done by another process"]
+
+
+def test_on_a_disk_that_locks_no_files_every_run_fails_in_a_sentence(registered_toys, tmp_path, monkeypatch):
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("metadr.store.fcntl.flock", no_locks)
+    jobs = jobs_in_every_order("dr", steps=3)[:2]
+    outcome = sweep(jobs, out=tmp_path, device="cpu")
+    lock = RunDirectory(tmp_path, *jobs[0]).path / "lock"
+    said = f"Cannot lock {lock}: No locks available. Choose a folder --out on a disk that locks files."
+    assert (outcome.done, [job for job, _ in outcome.failed], outcome.failed[0][1]) == ([], jobs, said)

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -338,12 +339,29 @@ def test_a_new_name_appears_only_when_its_content_is_complete(tmp_path: Path, mo
     sync: Callable[[int], None] = os.fsync
 
     def look(handle: int) -> None:
-        seen.append({file.name: file.read_bytes() for file in tmp_path.iterdir()})
+        seen.append({re.sub(r"\w+\.part$", "part", file.name): file.read_bytes() for file in tmp_path.iterdir()})
         sync(handle)
 
     monkeypatch.setattr("metadr.files.os.fsync", look)
     write_file(path, b"new")
     assert seen == [{"rows.json": b"old", "rows.json.part": b"new"}, {"rows.json": b"new"}]
+
+
+def test_two_who_write_one_file_at_once_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As do two processes that end one sweep: their reports have the same names."""
+    path, replace = tmp_path / "table.md", Path.replace
+
+    def after_the_other(part: Path, target: Path) -> Path:
+        patch.undo()
+        write_file(path, b"theirs")
+        assert path.read_bytes() == b"theirs"
+        return replace(part, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", after_the_other)
+        write_file(path, b"ours")
+    assert path.read_bytes() == b"ours"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_reading_that_is_the_usual_one_is_not_told() -> None:

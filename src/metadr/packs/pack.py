@@ -91,11 +91,7 @@ def pack(
         groups = _split(pieces, max_size)
         files = [file] if len(groups) == 1 else [_numbered(file, number) for number in range(1, len(groups) + 1)]
         for target, group in zip(files, groups, strict=True):
-            try:
-                write_file(target, _pack_of(group, spool))
-            except KeyboardInterrupt:
-                target.with_name(target.name + ".part").unlink(missing_ok=True)
-                raise
+            write_file(target, _pack_of(group, spool))
     finished = sum("done.json" in piece.hashes for piece in pieces)
     num_checkpoints = sum(name.startswith("checkpoint-") for piece in pieces for name in piece.hashes)
     return Packed(files, finished, len(pieces) - finished, num_checkpoints, left_out)
