@@ -29,7 +29,7 @@ PSI3 = "brightness+color+contrast+solarize+grayscale+invert+rotate+gaussian_nois
 EVERY = f"{PSI3}+rgb_rand"
 SOME_CLEAN = f"{PSI3}+identity"
 UPRIGHT = PSI3.replace("rotate", "rotate:-20:20:30")  # psi3 turns digits by up to 60 degrees
-FASTER = {"later_lr": 1e-4}
+FASTER, FASTEST = {"later_lr": 1e-4}, {"later_lr": 3e-4}
 ALL_DOMAINS = {"tested_by": "domains"}
 FIXED = {"later_norm": "fixed"}
 FALLING = {"later_lr": 1e-4, "decay": "cosine"}
@@ -60,7 +60,7 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+l2", {**PER_IMAGE, **ALL_DOMAINS, "l2.strength": 0.1}, FASTER),
         C("meta-dr", {**META_OF_THE_PAPER, **ALL_DOMAINS}),
         C("dr+er", {**PER_IMAGE, **ALL_DOMAINS}, FASTER),
-        C("dr+er", {**PER_IMAGE, **ALL_DOMAINS}, {"later_lr": 3e-4}),
+        C("dr+er", {**PER_IMAGE, **ALL_DOMAINS}, FASTEST),
     ),
     "batch norm's statistics stay those of the first domain, and training knows": (
         C("naive", FIXED),
@@ -71,7 +71,7 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+l2", {**PER_IMAGE, **FIXED, "l2.strength": 0.01}, FASTER),
         C("dr+er", {**PER_IMAGE, **FIXED}),
         C("dr+er", {**PER_IMAGE, **FIXED}, FASTER),
-        C("dr+er", {**PER_IMAGE, **FIXED}, {"later_lr": 3e-4}),
+        C("dr+er", {**PER_IMAGE, **FIXED}, FASTEST),
     ),
     "held back by what the network said before": (
         C("lwf"),
@@ -82,9 +82,20 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+l2+lwf", {**PER_IMAGE, "l2.strength": 0.01}, FASTER),
         C("dr+er+lwf", PER_IMAGE, FASTER),
     ),
+    "back to a mean of the weights before and after a domain, from further away": (
+        *(C("average+dr", {**PER_IMAGE, "average.past": past}, FASTER) for past in (0.3, 0.5)),
+        *(C("average+dr", {**PER_IMAGE, "average.past": past}, FASTEST) for past in (0.3, 0.5)),
+        C("average+dr", {**PER_IMAGE, "average.past": 0.5}, FALLING_FAR),
+        C("average", {"average.past": 0.5}, FASTEST),
+        *(C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, faster) for faster in (FASTER, FASTEST)),
+        C("average+dr+er", PER_IMAGE, FASTER),
+        *(C("average+dr+er", {**PER_IMAGE, "average.past": past}, FASTEST) for past in (0.3, 0.5)),
+        C("average+dr+er", PER_IMAGE, FALLING_FAR),
+        C("average+dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, FASTEST),
+    ),
     "around the best of these, which were at an edge": (
         *(C("dr+lwf", {**PER_IMAGE, "lwf.strength": strength}, FASTER) for strength in (0.1, 0.25)),
-        *(C("dr+lwf", {**PER_IMAGE, "lwf.strength": strength}, {"later_lr": 3e-4}) for strength in (0.25, 0.5)),
+        *(C("dr+lwf", {**PER_IMAGE, "lwf.strength": strength}, FASTEST) for strength in (0.25, 0.5)),
         *(C("dr+lwf", {**PER_IMAGE, **FIXED, "lwf.strength": strength}, FASTER) for strength in (0.25, 0.5)),
         C("dr+lwf", {**BY_PAIR, "lwf.strength": 0.5}, FASTER),
         C("dr+lwf", {**PER_IMAGE, "dr.compositions": 1, "lwf.strength": 0.5}, FASTER),
@@ -93,7 +104,7 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("dr+l2+lwf", {**PER_IMAGE, "l2.strength": 0.001, "lwf.strength": 0.5}, FASTER),
         C("dr+ewc+lwf", {**PER_IMAGE, "ewc.strength": 100.0, "lwf.strength": 0.25}, FASTER),
         *(C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": strength}, FASTER) for strength in (0.25, 0.5)),
-        C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, {"later_lr": 3e-4}),
+        C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FASTEST),
         C("dr+er+lwf", {**PER_IMAGE, "dr.compositions": 1, "lwf.strength": 0.5}, FASTER),
         C("dr+er+lwf", {**PER_IMAGE, **FIXED, "lwf.strength": 0.5}, FASTER),
     ),
@@ -110,7 +121,7 @@ STAGES: dict[str, tuple[C, ...]] = {
     "how far later domains may move the weights; a memory may allow more": (
         *(C("dr", PER_IMAGE, {"later_lr": rate}) for rate in (1e-4, 3e-4, 1e-5)),
         *(C("dr+er", PER_IMAGE, {"later_lr": rate}) for rate in (1e-4, 3e-4, 1e-3)),
-        C("er", {}, {"later_lr": 3e-4}),
+        C("er", {}, FASTEST),
     ),
     "held back by weights instead of by the rate": (
         *(C("dr+ewc", {**PER_IMAGE, "ewc.strength": strength}) for strength in (1.0, 10.0, 100.0)),
@@ -121,7 +132,7 @@ STAGES: dict[str, tuple[C, ...]] = {
     "how a memory is used": (
         C("dr+er", {**PER_IMAGE, "er.replay_batch": 128}, FASTER),
         C("dr+er", {**PER_IMAGE, "er.replay_batch": 192}, FASTER),
-        C("dr+er", {**PER_IMAGE, "er.replay_batch": 128}, {"later_lr": 3e-4}),
+        C("dr+er", {**PER_IMAGE, "er.replay_batch": 128}, FASTEST),
         C("dr+er", {**PER_IMAGE, "dr.replayed": False}, FASTER),
         C("dr+er+ewc", {**PER_IMAGE, "ewc.strength": 100.0}, FASTER),
         C("dr+er+l2", {**PER_IMAGE, "l2.strength": 0.01}, FASTER),
