@@ -85,6 +85,7 @@ STAGES: dict[str, tuple[C, ...]] = {
     "back to a mean of the weights before and after a domain, from further away": (
         *(C("average+dr", {**PER_IMAGE, "average.past": past}, FASTER) for past in (0.3, 0.5)),
         *(C("average+dr", {**PER_IMAGE, "average.past": past}, FASTEST) for past in (0.3, 0.5)),
+        *(C("average+dr", {**PER_IMAGE, "average.past": past}, {"later_lr": 1e-3}) for past in (0.5, 0.7)),
         C("average+dr", {**PER_IMAGE, "average.past": 0.5}, FALLING_FAR),
         C("average", {"average.past": 0.5}, FASTEST),
         *(C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, faster) for faster in (FASTER, FASTEST)),
