@@ -24,6 +24,7 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
+from metadr.policies import others_kept
 from metadr.promises import Promises
 from metadr.provenance import environment
 from metadr.store import (
@@ -233,7 +234,8 @@ def _of_first_domain(recipe: Recipe) -> dict[str, Any]:
     first = _first_domain(recipe)
     content = description(first)
     training = {name: value for name, value in content["training"].items() if name not in OF_LATER_DOMAINS}
-    return {**content, "method": [_at_first(part) for part in first.method], "training": training}
+    kept = others_kept(training_of(recipe), recipe.method)  # a run of its own keeps these
+    return {**content, "method": [_at_first(part) for part in first.method], "training": training, "kept": kept}
 
 
 # Parts say these of themselves: what is made from one may act, or use such a setting, earlier.

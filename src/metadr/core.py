@@ -279,6 +279,11 @@ class Part:
     def __post_init__(self) -> None:
         check(self)
 
+    @property
+    def first_pass(self) -> Role:
+        """The pass that a step with it begins with."""
+        return "clean"
+
     def content(self) -> dict[str, Any]:
         """All that decides what this part does: its share of the run's key."""
         settings = {name: getattr(self, name) for name in names(type(self))}

@@ -5,10 +5,11 @@ of a method with passes of its own keeps the statistics of other policies beside
 is by each of them.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 from metadr.core import Part, Training
-from metadr.training import STATISTICS_ORDER, statistics_passes
+from metadr.training import FIRST, STATISTICS_ORDER, statistics_passes
 
 KEPT = ("all", "clean", "inner", "inner+clean")
 
@@ -25,7 +26,16 @@ def policy_of(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
     return "all" if every else "+".join(moving) or "none"
 
 
-def others_kept(training: Training, method: Iterable[Part]) -> tuple[str, ...]:
+def settled(training: Training, method: Iterable[Part]) -> Training:
+    """The policy 'first' by the passes that it means for a method: where a step begins with a simulated one, that moves
+    them, since what it sees is transformed, as all that DR trains on is."""
+    if training.batch_norm != FIRST:
+        return training
+    begins = {part.first_pass for part in method} - {"clean"} or {"clean"}
+    return dataclasses.replace(training, batch_norm="+".join(["memory", *begins]))
+
+
+def others_kept(training: Training, method: Sequence[Part]) -> tuple[str, ...]:
     """The policies of which a run keeps the statistics beside those of its own.
 
     None where they would be those of its own (a part that acts from the second domain on shares its first with runs
@@ -37,4 +47,4 @@ def others_kept(training: Training, method: Iterable[Part]) -> tuple[str, ...]:
     if not passes or not by_running:
         return ()
     known = dict.fromkeys(policy_of(each, kinds) for each in KEPT)
-    return tuple(each for each in known if each != policy_of(training.batch_norm, kinds))
+    return tuple(each for each in known if each != policy_of(settled(training, method).batch_norm, kinds))

@@ -23,7 +23,7 @@ from metadr.core import ORACLES, Recipe
 from metadr.errors import UserError, unknown
 from metadr.files import told, write_file
 from metadr.parts import PARTS
-from metadr.policies import policy_of
+from metadr.policies import policy_of, settled
 from metadr.settings import names
 
 log = logging.getLogger("metadr")
@@ -139,7 +139,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
         kind = PARTS[part["part"]]
         method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
     training = whole_training(content)
-    usual = dataclasses.asdict(benchmark.training)
+    usual = dataclasses.asdict(settled(benchmark.training, method))
     if training["batch_norm"] == policy_of(usual["batch_norm"], map(type, method)):
         training["batch_norm"] = usual["batch_norm"]
     return check_recipe(

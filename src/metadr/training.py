@@ -42,7 +42,9 @@ class Training:
     loss: Loss = setting("cross_entropy", "what is minimised; dice is for masks")
     scaling: Literal["unit", "imagenet"] = setting("unit", "input scaling: x / 255, or also ImageNet's mean and std")
     batch_norm: str = setting(
-        "all", "passes that move batch norm's running statistics: 'all', 'none' or of memory+inner+clean+recall+adapt"
+        "first",
+        "passes that move batch norm's running statistics: 'all', 'none', of memory+inner+clean+recall+adapt, or "
+        "'first': the one that a step begins with (inner or clean), and memory",
     )
     norm_momentum: float | None = setting(
         None,
@@ -67,9 +69,10 @@ class Training:
 
     def __post_init__(self) -> None:
         check(self)
-        passes = statistics_passes(self.batch_norm)
-        canonical = "all" if passes == STATISTICS_ORDER else "+".join(passes) or "none"
-        object.__setattr__(self, "batch_norm", canonical)  # one policy, one spelling, one key
+        if self.batch_norm != FIRST:
+            passes = statistics_passes(self.batch_norm)
+            canonical = "all" if passes == STATISTICS_ORDER else "+".join(passes) or "none"
+            object.__setattr__(self, "batch_norm", canonical)  # one policy, one spelling, one key
         if self.epochs is None and (self.later_epochs is not None or self.kept_epoch == "best"):
             field = "later_epochs" if self.later_epochs is not None else "kept_epoch"
             raise UserError(
@@ -95,6 +98,7 @@ class Training:
 
 
 STATISTICS_ORDER: tuple[Role, ...] = ("memory", "inner", "clean", "recall", "adapt")
+FIRST = "first"  # a policy whose passes depend on the method: `policies.settled` names them
 
 
 @functools.cache  # asked for at every pass of a step
@@ -105,7 +109,7 @@ def statistics_passes(policy: str) -> tuple[Role, ...]:
     named = policy.split("+")
     if not set(named) <= set(STATISTICS_ORDER):
         raise UserError(
-            f"The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of "
+            f"The 'batch_norm' parameter of Training must be 'all', 'none', '{FIRST}' or a sum of "
             f"{', '.join(STATISTICS_ORDER)}. Got {policy!r} instead."
         )
     return tuple(role for role in STATISTICS_ORDER if role in named)

@@ -26,13 +26,13 @@ def done_times(out: Path) -> dict[Path, int]:
 
 def test_a_sweep_sets_what_a_recipe_has(command: Command, tmp_path: Path) -> None:
     """Of its training for all, and of parts where they are."""
-    words = ["--set", "steps=1", "--set", "dr.per=image", "--set", "recall=0.5"]
+    words = ["--set", "steps=1", "--set", "dr.per=batch", "--set", "recall=0.5"]
     ended = command("sweep", "demo", "--tiny", *words, "--out", tmp_path, "--device", "cpu")
     assert (ended.code, ended.err) == (0, "")
     made = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("embedded/*/recipe.json"))]
     assert {each["training"]["steps"] for each in made} == {1}
     parts = {part["part"]: part for each in made for part in each["method"]}
-    assert (parts["dr"]["per"], parts["meta-dr"]["per"], parts["meta-dr"]["recall"]) == ("image", "batch", 0.5)
+    assert (parts["dr"]["per"], parts["meta-dr"]["per"], parts["meta-dr"]["recall"]) == ("batch", "image", 0.5)
 
 
 def test_a_sweep_runs_what_is_missing_only(table_of: TableOf, command: Command, tmp_path: Path) -> None:

@@ -13,18 +13,20 @@ from metadr.core import Part, Recipe
 from metadr.errors import UserError
 from metadr.parts import RECOMMENDED, register
 from metadr.parts.recommended import CHOSEN_ON
+from metadr.policies import settled
 from metadr.recipes import Table, get_table
 from metadr.recipes.beyond import CONFIGURATIONS, WITH, WITHOUT
 from metadr.recipes.beyond_final import SEEDS
 from metadr.report import Record, compare, rendered
-from metadr.report.claims_beyond import BEYOND_CLAIMS, REAL
+from metadr.report.claims_beyond import REAL
 from metadr.report.pairs import score_of
 from metadr.report.paper import PAPER
 from metadr.report.statistics import decidable, least_p
-from metadr.report.verdicts import judge
+from metadr.report.verdicts import FAMILIES, judge
 from metadr.store import description
 from metadr.sweep import jobs_of
 
+CLAIMS = FAMILIES["beyond"]
 ENVIRONMENT = {"gpu": "abacus", "threads": 2, "torch": "2.0", "metadr": "0.1", "commit": "c0ffee", "dirty": False}
 
 
@@ -124,7 +126,7 @@ def test_a_recommended_method_is_a_method_with_settings() -> None:
 def test_rates_that_were_chosen_on_the_digits_stay_there() -> None:
     for name, chosen in RECOMMENDED.items():
         elsewhere = make_recipe("embedded", name)
-        assert training_of(elsewhere) == benchmark_of(elsewhere).training
+        assert training_of(elsewhere) == settled(benchmark_of(elsewhere).training, elsewhere.method)
         assert dict(make_recipe(CHOSEN_ON, name).overrides) == chosen.training
         assert [part.content() for part in elsewhere.method] == [
             part.content() for part in make_recipe("embedded", chosen.method, **chosen.fields).method
@@ -190,12 +192,12 @@ def test_the_final_table_is_over_its_own_seeds_and_shares_runs_with_table_1() ->
 
 
 def test_so_many_seeds_can_decide_every_claim_and_five_cannot() -> None:
-    assert all(decidable([least_p(SEEDS)] * len(BEYOND_CLAIMS)))
-    assert not any(decidable([least_p(5)] * len(BEYOND_CLAIMS)))
+    assert all(decidable([least_p(SEEDS)] * len(CLAIMS)))
+    assert not any(decidable([least_p(5)] * len(CLAIMS)))
 
 
 def test_the_claims_hold_where_they_should() -> None:
-    verdicts = judge(final_runs(SCORES), BEYOND_CLAIMS)
+    verdicts = judge(final_runs(SCORES), CLAIMS)
     assert [verdict.outcome for verdict in verdicts] == ["holds"] * 8
     assert {verdict.found.n for verdict in verdicts if verdict.found} == {SEEDS}
     own, paper, memories, oracle = verdicts[4:]  # of P2
@@ -218,12 +220,12 @@ def test_the_claims_hold_where_they_should() -> None:
     ],
 )
 def test_the_claims_fail_where_they_should(changed: dict[str, float], failing: list[int]) -> None:
-    verdicts = judge(final_runs({**SCORES, **changed}), BEYOND_CLAIMS)[:4]  # of P1
+    verdicts = judge(final_runs({**SCORES, **changed}), CLAIMS)[:4]  # of P1
     assert [i for i, verdict in enumerate(verdicts) if verdict.outcome == "does not hold"] == failing
 
 
 def test_claims_without_runs_say_whose_are_missing() -> None:
-    notes = [verdict.note for verdict in judge([], BEYOND_CLAIMS)][:4]
+    notes = [verdict.note for verdict in judge([], CLAIMS)][:4]
     oracles = "no runs of oracle-all; no runs of oracle-cumulative"
     assert notes == [
         *("no runs of recommended; no runs of meta-dr", "no runs of recommended", "no runs of recommended"),
@@ -232,9 +234,9 @@ def test_claims_without_runs_say_whose_are_missing() -> None:
 
 
 def test_a_seed_that_the_search_has_seen_decides_nothing() -> None:
-    with_it = judge([*final_runs(SCORES), *final_runs({**SCORES, "Recommended": 0.0}, range(1))], BEYOND_CLAIMS)
+    with_it = judge([*final_runs(SCORES), *final_runs({**SCORES, "Recommended": 0.0}, range(1))], CLAIMS)
     assert [(each.outcome, each.p) for each in with_it] == [
-        (each.outcome, each.p) for each in judge(final_runs(SCORES), BEYOND_CLAIMS)
+        (each.outcome, each.p) for each in judge(final_runs(SCORES), CLAIMS)
     ]
 
 

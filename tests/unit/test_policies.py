@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -9,11 +10,13 @@ import torch
 from typer.testing import CliRunner
 
 import metadr
+from metadr.benchmarks import make_recipe
 from metadr.cli import app
 from metadr.cli_sweep import _lacks as lacks
+from metadr.core import Part, Training
 from metadr.errors import UserError
 from metadr.parts import EWC, GEM, L2, LwF, MetaDR, Randomize, Replay
-from metadr.policies import others_kept
+from metadr.policies import others_kept, settled
 from metadr.recipes import Row, Table, get_table
 from metadr.report import Record, compare, read_records
 from metadr.report.records import pack_records, unpack_records
@@ -21,7 +24,7 @@ from metadr.report.write import write_report
 from metadr.sequence import BY_PASSES
 from metadr.store import description, recipe_from_identity
 
-OTHERS = ("clean", "inner", "inner+clean")
+OTHERS = ("all", "clean", "inner+clean")  # Meta-DR's own is that of the simulated pass
 METHODS = {
     "meta-dr": (MetaDR(),),
     "er+meta-dr": (Replay(), MetaDR()),
@@ -37,17 +40,62 @@ def trained(toy, out, *parts, **settings):
     return record
 
 
+@dataclass(frozen=True)
+class Unsaid(Part):
+    """A part that does not say which passes it has."""
+
+
+@pytest.mark.parametrize(
+    ("parts", "passes"),
+    [
+        ((), "memory+clean"),
+        ((Randomize(), Replay()), "memory+clean"),
+        ((GEM(), Randomize()), "memory+clean"),
+        ((Unsaid(),), "memory+clean"),
+        ((MetaDR(),), "memory+inner"),
+        ((Replay(), MetaDR()), "memory+inner"),
+        ((Randomize(), MetaDR(adapt=0.0)), "memory+inner"),
+        ((MetaDR(recall=0.0, adapt=0.0),), "memory+clean"),
+    ],
+)
+def test_first_is_the_pass_that_a_step_begins_with(parts, passes):
+    assert settled(Training(), parts).batch_norm == passes
+    assert settled(Training(batch_norm="all"), parts).batch_norm == "all"
+    assert settled(Training(batch_norm="inner"), parts) == Training(batch_norm="inner")
+
+
+@pytest.mark.parametrize(
+    ("method", "as_ever"),
+    [
+        ("naive", "all"),
+        ("dr+er", "all"),
+        ("gem", "all"),
+        ("l2+dr", "clean"),
+        ("meta-dr", "inner"),
+        ("gem+meta-dr", "memory+inner"),
+    ],
+)
+def test_first_has_the_key_of_the_policy_that_it_means(method, as_ever):
+    """What was run before there was 'first' counts where it was trained so."""
+    usual, named = make_recipe("embedded", method), make_recipe("embedded", method, batch_norm=as_ever)
+    assert description(usual) == description(named)
+    assert recipe_from_identity(json.loads(json.dumps(description(named)))) == usual
+    assert description(usual) != description(make_recipe("embedded", method, batch_norm="none"))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_tested_by_each_policy_as_if_it_had_been_its_own(name, registered_toys, tmp_path):
     toy, parts = registered_toys["segmentation"], METHODS[name]
-    usual = trained(toy, tmp_path / "all", *parts)
+    usual, first = trained(toy, tmp_path / "usual", *parts), settled(Training(), parts).batch_norm
     finals = {usual.scores[-1][0]}
     for policy in OTHERS:
         own = trained(toy, tmp_path / policy, *parts, batch_norm=policy)
         found = usual.tested_by(policy)
         assert found.scores[-1] == own.scores[-1]
         assert found.scores[:-1] == usual.scores[:-1] and found.identity == usual.identity
-        assert own.tested_by("all").scores[-1] == usual.scores[-1] and own.tested_by(policy) == own
+        assert own.tested_by(policy) == own
+        back = own.tested_by(first)  # of GEM's memories, whose passes begin on the second domain, none are kept
+        assert back is None if name == "gem+meta-dr" else back.scores[-1] == usual.scores[-1]
         (as_own,) = [each for each in usual.of_other_policies if each.scores[-1] == own.scores[-1]][:1]
         assert recipe_from_identity(as_own.identity) == recipe_from_identity(own.identity)
         assert as_own.read_from is usual
@@ -63,7 +111,7 @@ def test_what_is_kept_beside_goes_on_from_a_checkpoint_to_the_same_bits(parts, t
     stored = first.state()
     second.load({name: stored[name].clone() for name in sorted(stored)})  # a file has them in another order
     second.steps(2)
-    assert tuple(whole.network.beside) == OTHERS
+    assert set(OTHERS) <= {*whole.network.beside} | {"all"} and len(whole.network.beside) >= len(OTHERS)
     for policy, running in whole.network.beside.items():
         toys.assert_same_bits(second.network.beside[policy], running)
         assert not all(torch.equal(value, running[name]) for name, value in whole.network.norms.copy().items())
@@ -147,13 +195,13 @@ def test_rows_of_a_grid_share_runs():
     assert len(table.rows) == len(table.read.recipes) == 16
     assert len(table.recipes) == 4
     recall = [row for row in table.rows if row.title.startswith("recall, one a batch")]
-    assert [row.by for row in recall] == ["", "clean", "inner+clean", "inner"]
+    assert [row.by for row in recall] == ["all", "clean", "inner+clean", ""]
     (recipe,) = {each for row in recall for each in row.recipes}
     own = recall[1].read.recipes[0]  # trained by 'clean', as earlier versions did
-    runs = [of(recipe, 50.0, {"clean": 51.0, "inner": 52.0, "inner+clean": 53.0}), of(own, 54.0, {}, seed=1)]
+    runs = [of(recipe, 50.0, {"all": 52.0, "clean": 51.0, "inner+clean": 53.0}), of(own, 54.0, {}, seed=1)]
     made = compare(table, runs)
     values = {row.by: made.cells[row.title, "MNIST"].values for row in recall}
-    assert values == {"": (50.0,), "clean": (51.0, 54.0), "inner": (52.0,), "inner+clean": (53.0,)}
+    assert values == {"": (50.0,), "all": (52.0,), "clean": (51.0, 54.0), "inner+clean": (53.0,)}
     assert made.records == runs  # each once, as it was trained
     again = compare(table, unpack_records(json.loads(pack_records(made.records))))
     assert again.cells == made.cells

@@ -207,8 +207,8 @@ def test_unknown_name_lists_all_where_none_is_close():
         (lambda: Training(lr=0), "The 'lr' parameter of Training must be a number > 0. Got 0 instead."),
         (
             lambda: Training(batch_norm="clean+dirty"),
-            "The 'batch_norm' parameter of Training must be 'all', 'none' or a sum of memory, inner, clean, recall, "
-            "adapt. Got 'clean+dirty' instead.",
+            "The 'batch_norm' parameter of Training must be 'all', 'none', 'first' or a sum of memory, inner, clean, "
+            "recall, adapt. Got 'clean+dirty' instead.",
         ),
     ],
 )

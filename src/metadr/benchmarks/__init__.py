@@ -16,6 +16,7 @@ from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
 from metadr.errors import Problems, UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
+from metadr.policies import settled
 from metadr.progress import Watch
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -68,7 +69,7 @@ def training_of(recipe: Recipe) -> Training:
     for name in differences:
         if name not in settings.names(Training):
             raise unknown("field", name, settings.names(Training), within=" in Training")
-    return dataclasses.replace(benchmark_of(recipe).training, **differences)
+    return settled(dataclasses.replace(benchmark_of(recipe).training, **differences), recipe.method)
 
 
 def steps_of(recipe: Recipe) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """Anyone's own images: a folder of domains, each of class folders or a list."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from metadr.core import Benchmark, Domain, Found, Task, Training
 from metadr.data.cache import short_hash
@@ -10,10 +9,6 @@ from metadr.progress import Watch
 
 ABOUT = "your own images: --data ROOT with ROOT/DOMAIN/CLASS/images, or ROOT/DOMAIN.csv of paths and labels"
 TRAINING = Training(model="resnet18", steps=3000, batch_size=64, optimizer="adam", lr=3e-4, later_lr=3e-5)
-PART_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dr": {"transforms": "psi3", "per": "image"},  # with one T a batch, statistics are those of the last few
-    "meta-dr": {"transforms": "psi3", "inner_lr": 0.1},
-}
 TINY = {"steps": 3, "batch_size": 8, "limit": 16, "model": "tiny_resnet"}
 
 
@@ -43,7 +38,6 @@ def configure(folder: Folder) -> Benchmark:
         load=load_domain,
         fingerprint=fingerprint,
         training=TRAINING,
-        part_defaults=PART_DEFAULTS,
         tiny=TINY,
         classes=scanned.classes,
         settings=folder,
@@ -66,7 +60,6 @@ FOLDER = Benchmark(
     load=_no_folder,
     fingerprint="no folder",
     training=TRAINING,
-    part_defaults=PART_DEFAULTS,
     tiny=TINY,
     settings=Folder(),
     configure=configure,

@@ -7,6 +7,6 @@ from typing import Any
 def part_defaults(transforms: str, **meta_dr: float) -> Mapping[str, Mapping[str, Any]]:
     """The settings of DR and Meta-DR on a benchmark: its set, and what it sets of Meta-DR beside beta = gamma = 1."""
     return {
-        "dr": {"transforms": transforms, "per": "image", "pick": "pair"},
-        "meta-dr": {"transforms": transforms, "per": "batch", "pick": "pair", "recall": 1.0, "adapt": 1.0, **meta_dr},
+        "dr": {"transforms": transforms, "pick": "pair"},
+        "meta-dr": {"transforms": transforms, "pick": "pair", "recall": 1.0, "adapt": 1.0, **meta_dr},
     }

@@ -17,7 +17,7 @@ from metadr.engine.rate import FallingRate
 from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
-from metadr.policies import others_kept
+from metadr.policies import others_kept, settled
 
 
 def stream_seed(seed: int, *names: object) -> int:
@@ -45,6 +45,7 @@ class Learner:
         capture: bool = True,
         sizes: Collection[tuple[int, int]] = (),
     ) -> None:
+        training = settled(training, recipe.method)
         self.recipe, self.training, self.task, self.seed, self.device = recipe, training, task, seed, device
         self.network = Network(
             module.to(device),

@@ -10,6 +10,7 @@ from metadr.core import Batch, Context
 from metadr.parts.randomize import Transforming
 from metadr.parts.row import cut, row
 from metadr.settings import setting
+from metadr.training import Role
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class MetaDR(Transforming):
     inner_steps: int = setting(1, "simulated gradient steps on each", low=1)
     first_order: bool = setting(False, "leave the second derivative out")
     inner_replay: bool = setting(True, "with ER, stack memory on the inner batch too, not only on the outer one")
+
+    @property
+    def first_pass(self) -> Role:
+        return "inner" if self.recall or self.adapt else "clean"
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         if not self.recall and not self.adapt:

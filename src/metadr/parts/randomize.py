@@ -14,7 +14,7 @@ class Transforming(Part):
 
     transforms: str = setting("psi3", "transformation set (Psi), by name or as 'brightness+rotate:-30:30:7'")
     compositions: int | None = setting(None, "transformations composed into one T (N); none: as the set says, 2", low=1)
-    per: Literal["batch", "image"] = setting("batch", "one T for the whole step, or one for every image")
+    per: Literal["batch", "image"] = setting("image", "one T for the whole step, or one for every image")
     pick: Literal["operation", "pair"] = setting(
         "operation", "draw an operation, then its level; or uniformly over all pairs of both"
     )

@@ -20,7 +20,7 @@ from metadr.benchmarks import make_recipe
 from metadr.core import Recipe
 from metadr.recipes.digits import MEMORY_METHODS, SGD, SYN, p1
 from metadr.recipes.from_weights import STARTED
-from metadr.recipes.table import Row, Table, by_policy
+from metadr.recipes.table import Row, Table, read_by
 from metadr.recipes.table4 import OTHERS
 from metadr.recipes.table10 import SIZES
 
@@ -109,8 +109,8 @@ def one_term_with_seeds(tiny: bool = False) -> Table:
 def _one_term(name: str, about: str, policies: tuple[str, ...], seeds: int, *, tiny: bool) -> Table:
     rows = []
     for (term, without), per, policy in itertools.product(TERMS.items(), PER, policies):
-        by, fields = by_policy({"per": per, "batch_norm": policy, **without})
-        made = _row(term, p1("meta-dr", tiny=tiny, **fields), seeds, T=_drawn(per), **{"batch norm moved by": policy})
+        by, recipe = read_by(p1("meta-dr", tiny=tiny, per=per, batch_norm=policy, **without))
+        made = _row(term, recipe, seeds, T=_drawn(per), **{"batch norm moved by": policy})
         rows.append(made._replace(by=by))
     return Table(name, about, tuple(rows), (SYN,), beside="table3")
 
@@ -119,8 +119,7 @@ def memories(tiny: bool = False) -> Table:
     rows = []
     for (title, method), size in itertools.product(MEMORY_METHODS.items(), SIZES):
         for point in OF_GEM if "gem" in method else OF_META if "meta-dr" in method else OF_ER:
-            by, fields = by_policy(point) if "meta-dr" in method else ("", point)
-            recipe = p1(method, tiny=tiny, memory_per_domain=size, **{**SGD, **fields})
+            by, recipe = read_by(p1(method, tiny=tiny, memory_per_domain=size, **{**SGD, **point}))
             told = {IN_WORDS[name]: str(value) for name, value in point.items()}
             rows.append(_row(f"{title}, M = {size}", recipe, **told)._replace(by=by))
     about = "digits P1, memories by SGD: the rate on later domains, batch norm's passes, how T is drawn"

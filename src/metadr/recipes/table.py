@@ -1,13 +1,14 @@
 """What a table of experiments is."""
 
+import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from metadr.benchmarks import training_of, with_settings
 from metadr.core import Recipe
 from metadr.errors import UserError
-from metadr.policies import KEPT, others_kept
+from metadr.policies import others_kept, policy_of
 
 Judged = Literal["paper", "mean", "first"]
 
@@ -102,13 +103,14 @@ def _kept(row: Row) -> bool:
     return all(row.by in ("", *others_kept(training_of(each), each.method)) for each in row.recipes)
 
 
-def by_policy(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """`Row.by`, and what is left to set, where runs by the usual policy keep the statistics of the wanted one."""
-    rest = {name: value for name, value in fields.items() if name != "batch_norm"}
-    wanted = fields.get("batch_norm", "all")
-    if wanted == "all":
-        return "", rest
-    return (wanted, rest) if wanted in KEPT else ("", dict(fields))
+def read_by(recipe: Recipe) -> tuple[str, Recipe]:
+    """`Row.by`, and the recipe whose runs a row reads: one by the usual policy, if it keeps the wanted one beside."""
+    overrides = tuple((name, value) for name, value in recipe.overrides if name != "batch_norm")
+    usual, kinds = dataclasses.replace(recipe, overrides=overrides), [type(part) for part in recipe.method]
+    wanted, own = (policy_of(training_of(each).batch_norm, kinds) for each in (recipe, usual))
+    if wanted == own:
+        return "", usual
+    return (wanted, usual) if wanted in others_kept(training_of(usual), usual.method) else ("", recipe)
 
 
 def only(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:
