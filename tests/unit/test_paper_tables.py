@@ -12,7 +12,8 @@ from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
 from metadr.parts import EWC, RECOMMENDED, Configuration
 from metadr.policies import settled
-from metadr.recipes import OF_THE_PAPER, from_weights, get_table, only
+from metadr.recipes import OF_THE_PAPER, Table, from_weights, get_table, only
+from metadr.recipes.first_read import NOT_RUN_AGAIN, NOTE, READING
 from metadr.report import PAPER, Record, compare, rendered
 from metadr.report.paper import columns_of, rows_of
 from metadr.store import description
@@ -402,7 +403,7 @@ def test_what_a_search_has_named_keeps_its_strengths_from_weights(monkeypatch: p
     assert {part.name: part for part in row.recipes[0].method}["ewc"] == EWC(strength=100.0)
 
 
-@pytest.mark.parametrize("name", ["table1", "table11", "calibration3n", "strengths", "beyond-final"])
+@pytest.mark.parametrize("name", ["table4", "table11", "calibration3n", "strengths", "syn-sensitivity"])
 def test_tables_from_weights_are_the_usual_ones_but_for_what_networks_start_from(name: str) -> None:
     usual, table = get_table(name), get_table(f"{name}-weights")
     assert (table.beside, table.first_seed) == (usual.beside or name, usual.first_seed)
@@ -419,3 +420,15 @@ def test_tables_from_weights_are_the_usual_ones_but_for_what_networks_start_from
     assert [note for note in table.notes if note not in usual.notes] == [from_weights.NOTE]
     tiny = get_table(f"{name}-weights", tiny=True)
     assert (tiny.recipes, tiny.notes) == (get_table(name, tiny=True).recipes, usual.notes)  # which starts from none
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table8", "table10", "table11", "figure3", "syn-sensitivity"])
+def test_meta_dr_is_as_first_read_where_it_was_not_run_again(name: str) -> None:
+    def as_first_read(table: Table) -> bool:
+        recipes = [recipe for recipe in table.recipes if "meta-dr" in recipe.method_name.split("+")]
+        (reading,) = {(with_settings(each, **READING) == each) for each in recipes}
+        assert (NOTE in table.notes) == reading
+        return reading
+
+    assert as_first_read(get_table(name))
+    assert as_first_read(get_table(f"{name}-weights")) == (name in NOT_RUN_AGAIN)
