@@ -21,6 +21,7 @@ from metadr.store import RunDirectory, identity
 
 MOST_NAMED = 8  # in a sentence on what is wrong with several
 AGAIN_SECONDS = 1.0  # between looks at a run that another process has
+FEW = 4  # lanes that leave a device idle now and then: with fewer, none of them gets faster (docs/performance.md)
 
 
 class Job(NamedTuple):
@@ -190,7 +191,8 @@ def sweep(
         capture: on a GPU, record a step once and replay it.
         watcher: told of every turn.
         stop: asked between turns; once it is true, what is running stops at a checkpoint.
-        seconds_left: asked before a run starts; one that takes longer, by others of its method so far, is not started.
+        seconds_left: asked before a run starts; one with which it or a running one would take longer, by others of
+            their methods so far, is not started.
     """
     chosen = pick_device(device)  # a wrong one is refused once, not once a run
     for training in {training_of(job.recipe) for job in jobs}:
@@ -214,7 +216,7 @@ def sweep(
             return others.have(job) or beginnings.waits(job, running)
 
         def fits(job: Job) -> bool:
-            return seconds_left is None or tally.seconds_for(job, beginnings.num_ended(*job)) <= seconds_left()
+            return seconds_left is None or tally.seconds_with(job, beginnings.num_ended(*job)) <= seconds_left()
 
         turns = interleave(jobs, start, lanes, chosen, stop, kind=lambda job: job.recipe, waits=waits, fits=fits)
         for happened in turns:
@@ -297,6 +299,7 @@ class _Tally:
         self.taken: dict[Job, int] = {}
         self.started: dict[Job, float] = {}
         self.running: set[Job] = set()
+        self.most = 0  # at once so far
         self.began = time.monotonic()
         self.alike = {job: _pace(job.recipe) for job in jobs}
         self.told: dict[Job, int] = {}  # all steps of a job, when it last told of them
@@ -305,6 +308,7 @@ class _Tally:
 
     def start(self, job: Job) -> None:
         self.running.add(job)
+        self.most = max(self.most, len(self.running))
         self.started[job] = self.since[job] = time.monotonic()
         self.told.pop(job, None)
 
@@ -318,23 +322,33 @@ class _Tally:
         self.running.discard(job)
 
     def ended(self, job: Job) -> float:
-        self.running.discard(job)
         self._learn(job, 0)  # its last test took time as well
+        self.running.discard(job)
         # What is missing of a failed run, or was there before, nobody takes here.
         self.first[job] = self.first.get(job, 0) + self.total[job] - self.taken.get(job, 0)
         self.taken[job] = self.total[job]
         return time.monotonic() - self.started[job]
 
-    def seconds_for(self, job: Job, num_ended: int) -> float:
-        """What a run takes in a lane that has ended so many domains; 0 where nothing is known of its method."""
+    def seconds_with(self, job: Job, num_ended: int) -> float:
+        """Until a run and all that are running have ended, if it is started now, with so many of its domains behind it.
+
+        Of a method of which nothing is known, nothing is counted.
+        """
         # Not by `total`: the run from which it was to take over a beginning may not have been started.
+        left = {each: sum(self.steps[each]) - self.told.get(each, 0) for each in self.running}
+        left[job] = sum(self.steps[job][num_ended:])
+        work = [steps * self._share(each) for each, steps in left.items()]
+        return max(sum(work), min(self.most, FEW) * max(work))
+
+    def _share(self, job: Job) -> float:
+        """The seconds of the whole device that a step of its method takes: lanes share it."""
         steps, seconds = self.known_steps[self.alike[job]], self.known_seconds[self.alike[job]]
-        return sum(self.steps[job][num_ended:]) * seconds / steps if steps else 0.0
+        return seconds / steps if steps else 0.0
 
     def _learn(self, job: Job, steps: int) -> None:
         """So many steps were taken in the time since it last told; its start and its tests are part of that."""
         self.known_steps[self.alike[job]] += steps
-        self.known_seconds[self.alike[job]] += time.monotonic() - self.since[job]
+        self.known_seconds[self.alike[job]] += (time.monotonic() - self.since[job]) / len(self.running)
         self.since[job] = time.monotonic()
 
     def standing(self, ended: int) -> Standing:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metadr import lanes as lanes_module
 from metadr import sweep as sweep_module
+from metadr.benchmarks import steps_of
 from metadr.core import Part, Recipe
 from metadr.engine.log import steps_in
 from metadr.errors import NoRoom, UserError
@@ -691,24 +692,29 @@ def test_a_run_will_take_what_others_of_its_method_took_a_step(tally_of_four, cl
     tally.start(first)
     clock(3)
     tally.went_on(first, progress(10, num_stages=3, num_steps=100))
-    assert tally.seconds_for(second, 0) == 0  # some of these ten steps may have been there before
+    assert tally.seconds_with(second, 0) == 0  # some of these ten steps may have been there before
     clock(9)
     tally.went_on(first, progress(70, num_stages=3, num_steps=100))
-    assert tally.seconds_for(second, 0) == 300 * 12 / 60  # its start counts
-    assert tally.seconds_for(second, 2) == 100 * 12 / 60
-    assert tally.seconds_for(another, 0) == 0
+    share = 12 / 60  # its start counts
+    assert tally.seconds_with(second, 0) == pytest.approx((230 + 300) * share)  # with what is left of the first
+    assert tally.seconds_with(second, 2) == pytest.approx((230 + 100) * share)
+    assert tally.seconds_with(another, 0) == pytest.approx(230 * share)
     tally.start(second)
     clock(8)
     tally.went_on(second, progress(50, stage=1, num_stages=3, num_steps=100))
     clock(20)
     tally.went_on(second, progress(90, stage=1, num_stages=3, num_steps=100))
-    assert tally.seconds_for(first, 0) == 300 * (12 + 28) / (60 + 40)  # side by side, each in a lane of its own
+    share = (12 + 28 / 2) / (60 + 40)  # side by side, each has half of the device
+    assert tally.seconds_with(another, 0) == pytest.approx(2 * 230 * share)  # the first has no more of the device
     clock(10)
     tally.ended(second)
-    assert tally.seconds_for(first, 0) == 300 * (12 + 38) / (60 + 40)  # and its last test
+    share = (12 + 38 / 2) / (60 + 40)  # and its last test
+    tally.ended(first)
+    share = (12 + 38 / 2 + 38) / (60 + 40)  # nobody said what the first did meanwhile
+    assert tally.seconds_with(second, 0) == pytest.approx(2 * 300 * share)  # alone it takes what two took side by side
     tally.start(other)
     tally.ended(other)  # which failed before its first step
-    assert tally.seconds_for(another, 0) == 0
+    assert tally.seconds_with(another, 0) == 0
 
 
 def test_steps_that_are_taken_again_are_no_fewer(tally_of_four, clock):
@@ -724,7 +730,7 @@ def test_steps_that_are_taken_again_are_no_fewer(tally_of_four, clock):
         clock(70)  # in no lane
     tally.start(first)
     tally.went_on(first, progress(20, num_stages=3, num_steps=100))
-    assert tally.seconds_for(second, 0) == 300 * 10 / 100
+    assert tally.seconds_with(second, 0) == pytest.approx((280 + 300) * 10 / 100)
 
 
 @pytest.fixture
@@ -732,17 +738,19 @@ def steady(monkeypatch, clock) -> None:
     """Runs that train nothing: a step of naive takes a second, one of any other method a tenth."""
 
     def advance(recipe: Recipe, seed: int, **_: Any) -> Iterator[Progress]:
-        for stage, step in itertools.product(range(3), range(10, 101, 10)):
+        steps = steps_of(recipe)[0]
+        for stage, step in itertools.product(range(3), range(10, steps + 1, 10)):
             clock(10 * (0.1 if recipe.method else 1.0))
-            yield progress(step, stage=stage, num_stages=3, num_steps=100)
+            yield progress(step, stage=stage, num_stages=3, num_steps=steps)
 
     monkeypatch.setattr(sweep_module, "advance", advance)
 
 
-def whole(jobs: list[Job], out: Path, seconds: float) -> list[Job]:
+def whole(jobs: list[Job], out: Path, seconds: float, lanes: int = 1) -> list[Job]:
     """What a sweep of so many seconds does, of runs that end in that time."""
     deadline = sweep_module.time.monotonic() + seconds
-    outcome = sweep(jobs, out=out, device="cpu", seconds_left=lambda: deadline - sweep_module.time.monotonic())
+    seconds_left = lambda: deadline - sweep_module.time.monotonic()  # noqa: E731
+    outcome = sweep(jobs, out=out, device="cpu", lanes=lanes, seconds_left=seconds_left)
     assert outcome.failed == []
     return outcome.done
 
@@ -755,6 +763,27 @@ def test_a_sweep_starts_only_runs_that_end_in_time(registered_toys, classificati
     assert whole(jobs, tmp_path, 660 + 29) == [slow, fast, slow_again, fast_again]
     assert whole(jobs, tmp_path, 310) == [slow, fast]  # of which nothing was known
     assert len(whole(jobs, tmp_path, 1200)) == 6
+
+
+def test_towards_the_end_there_are_as_many_lanes_as_end_in_time(
+    registered_toys, classification, steady, clock, tmp_path
+):
+    """Among eight lanes a run of 300 seconds takes 2400: of 4000, 25 minutes would be left idle."""
+    jobs = jobs_of(classification, (), seeds=20, steps=100)
+    began = sweep_module.time.monotonic()
+    assert len(whole(jobs, tmp_path, 4000, lanes=8)) == 8 + 5  # five at once take 1500
+    assert sweep_module.time.monotonic() - began <= 4000
+
+
+def test_no_run_is_started_that_keeps_a_running_one_from_ending_in_time(
+    registered_toys, classification, steady, clock, tmp_path
+):
+    long, *_ = jobs_of(classification, (), steps=100)
+    short, shorter = jobs_of(classification, (), seeds=2, steps=10)
+    for seconds, done in ((350, [short, long]), (380, [short, shorter, long])):  # they take 300, 30 and 30
+        began = sweep_module.time.monotonic()
+        assert whole([long, short, shorter], tmp_path, seconds, lanes=2) == done
+        assert sweep_module.time.monotonic() - began <= seconds
 
 
 def test_a_beginning_that_nobody_has_left_saves_no_time(registered_toys, classification, steady, tmp_path):
