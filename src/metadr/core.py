@@ -281,8 +281,8 @@ class Part:
 
     @property
     def first_pass(self) -> Role:
-        """The pass that a step with it begins with."""
-        return "clean"
+        """Its pass that moves batch norm's statistics by the policy 'first': of a simulated step, if it has one."""
+        return "inner" if "inner" in (self.passes or ()) else "clean"
 
     def content(self) -> dict[str, Any]:
         """All that decides what this part does: its share of the run's key."""

@@ -27,16 +27,21 @@ def policy_of(batch_norm: str, method: Iterable[type[Part] | None]) -> str:
 
 
 def settled(training: Training, method: Iterable[Part]) -> Training:
-    """The policy 'first' by the passes that it means for a method: where a step begins with a simulated one, that moves
-    them, since what it sees is transformed, as all that DR trains on is."""
+    """The policy 'first' by the passes that it means for a method.
+
+    Where there is a simulated step, its pass moves them, since what it sees is transformed, as all that DR trains on
+    is. Where none is known of, and a part does not say which passes it has, all do.
+    """
     if training.batch_norm != FIRST:
         return training
-    begins = {part.first_pass for part in method} - {"clean"} or {"clean"}
-    return dataclasses.replace(training, batch_norm="+".join(["memory", *begins]))
+    simulated = any(part.first_pass == "inner" for part in method)
+    untold = any(vars(type(part)).get("passes") is None for part in method)
+    moving = "memory+inner" if simulated else "all" if untold else "memory+clean"
+    return dataclasses.replace(training, batch_norm=moving)
 
 
 def others_kept(training: Training, method: Sequence[Part]) -> tuple[str, ...]:
-    """The policies of which a run keeps the statistics beside those of its own.
+    """The policies of which a run keeps the statistics beside those of its own, which is settled.
 
     None where they would be those of its own (a part that acts from the second domain on shares its first with runs
     that have none), and where training or the choice of an epoch goes by the statistics.
@@ -47,4 +52,4 @@ def others_kept(training: Training, method: Sequence[Part]) -> tuple[str, ...]:
     if not passes or not by_running:
         return ()
     known = dict.fromkeys(policy_of(each, kinds) for each in KEPT)
-    return tuple(each for each in known if each != policy_of(settled(training, method).batch_norm, kinds))
+    return tuple(each for each in known if each != policy_of(training.batch_norm, kinds))

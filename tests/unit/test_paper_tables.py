@@ -12,10 +12,12 @@ from metadr.errors import UserError
 from metadr.models import FROM_A_FILE
 from metadr.parts import EWC, RECOMMENDED, Configuration
 from metadr.policies import settled
-from metadr.recipes import OF_THE_PAPER, Table, from_weights, get_table, only
+from metadr.recipes import OF_THE_PAPER, Table, from_weights, get_table, only, suspects
 from metadr.recipes.first_read import NOT_RUN_AGAIN, NOTE, READING
 from metadr.report import PAPER, Record, compare, rendered
+from metadr.report.claims import Gain
 from metadr.report.paper import columns_of, rows_of
+from metadr.report.verdicts import FAMILIES
 from metadr.store import description
 from metadr.sweep import Job, jobs_of, plan_jobs, plan_known, titles_of
 
@@ -432,3 +434,20 @@ def test_meta_dr_is_as_first_read_where_it_was_not_run_again(name: str) -> None:
 
     assert as_first_read(get_table(name))
     assert as_first_read(get_table(f"{name}-weights")) == (name in NOT_RUN_AGAIN)
+
+
+def test_every_row_of_which_more_seeds_are_wanted_is_there() -> None:
+    rows = [row for name in ("suspects", "suspects-p2") for row in get_table(name).rows]
+    wanted = {f"{title}, {what}": seeds for (title, what), seeds in suspects.SEEDS.items()}
+    assert {row.title: row.seeds for row in rows if row.seeds > 1} == wanted
+
+
+def test_claims_are_put_to_meta_dr_as_first_read_where_its_tables_are() -> None:
+    read: dict[str, set[str]] = {}
+    for claim in FAMILIES["digits-weights"]:
+        for runs in (claim.runs, *claim.over):
+            for side in (runs.runs, runs.over) if isinstance(runs, Gain) else (runs,):
+                if "meta-dr" in side.method.split("+"):
+                    read.setdefault(dict(side.fields).get("meta-dr.per", "image"), set()).add(claim.source)
+    assert read["batch"] == {"Table 10", "Table 11"}
+    assert {"Table 1", "Table 3", "Table 8", "Figure 3"} <= read["image"]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -45,20 +46,29 @@ class Unsaid(Part):
     """A part that does not say which passes it has."""
 
 
+@dataclass(frozen=True)
+class Simulating(Part):
+    """A part of one's own with a simulated step."""
+
+    passes: ClassVar[tuple[str, ...]] = ("inner",)
+
+
 @pytest.mark.parametrize(
     ("parts", "passes"),
     [
         ((), "memory+clean"),
         ((Randomize(), Replay()), "memory+clean"),
         ((GEM(), Randomize()), "memory+clean"),
-        ((Unsaid(),), "memory+clean"),
+        ((Unsaid(),), "all"),  # as it always was: its finished runs have that key
+        ((Unsaid(), MetaDR()), "memory+inner"),
+        ((Simulating(),), "memory+inner"),
         ((MetaDR(),), "memory+inner"),
         ((Replay(), MetaDR()), "memory+inner"),
         ((Randomize(), MetaDR(adapt=0.0)), "memory+inner"),
         ((MetaDR(recall=0.0, adapt=0.0),), "memory+clean"),
     ],
 )
-def test_first_is_the_pass_that_a_step_begins_with(parts, passes):
+def test_first_is_the_simulated_pass_or_else_the_clean_one(parts, passes):
     assert settled(Training(), parts).batch_norm == passes
     assert settled(Training(batch_norm="all"), parts).batch_norm == "all"
     assert settled(Training(batch_norm="inner"), parts) == Training(batch_norm="inner")

@@ -84,7 +84,9 @@ def test_the_readme_shows_table_1_beside_the_paper_s():
     ] == shown
     minutes = sum(record.seconds for record in made.records) / 60
     readme = (ROOT / "README.md").read_text()
-    assert f"metadr sweep table1-weights --set precision=tf32    # one H200: {minutes:.0f} minutes of runs" in readme
+    wanted = sum(map(len, made.table.seeds_of.values()))
+    told = f"one H200: {minutes:.0f} minutes for these {len(made.records)} of its {wanted} runs"
+    assert f"metadr sweep table1-weights --set precision=tf32    # {told}" in readme
     assert {record.environment["gpu"] for record in made.records} == {"NVIDIA H200"}
 
 
@@ -201,6 +203,47 @@ def test_the_page_shows_how_far_each_reading_of_meta_dr_is_from_the_paper():
             table.setdefault((drawn, "tested batches"), []).append(distance(batch, row))
     shown = shown_below("again", (ROOT / "docs" / "calibration.md").read_text())
     assert {(drawn, policy): cells for drawn, policy, *cells in shown} == table
+
+
+FIRST_READ = "ResNet-18 from a file of weights, one T a batch, all passes"
+
+
+def test_the_pages_compare_readings_and_methods_on_shared_seeds():
+    """What Meta-DR has as first read and as now, and how far it is from DR, seed by seed."""
+    reproduce, calibration = (
+        " ".join((ROOT / "docs" / f"{name}.md").read_text().split()) for name in ("reproduce", "calibration")
+    )
+    figure, first = comparison("figure3-weights"), {"P1": comparison("suspects"), "P2": comparison("suspects-p2")}
+
+    def of(made, title, under):
+        (row,) = [row for row in made.table.rows if (row.title, row.under) == (title, under)]
+        return {run.seed: run for run in made.runs_of(row, some=True)}
+
+    def in_words(numbers, form=".1f"):
+        *most, last = (format(number, form) for number in numbers)
+        return f"{', '.join(most)} and {last}"
+
+    for under, made in first.items():
+        now, before = of(figure, "Meta-DR, psi3", under), of(made, f"Meta-DR, {FIRST_READ}", under)
+        assert (sorted(now), sorted(before)) == ([0, 1, 2], [*range(10)])
+        now, then = ([fmean(runs[s].scores[-1][n] for s in now) for n in range(4)] for runs in (now, before))
+        if under == "P1":
+            assert f"{in_words(now)} instead of {in_words(then)}" in calibration
+            assert f"On the same three seeds it then had {in_words(then)} on P1" in reproduce
+            ten = fmean(run.scores[-1][0] for run in before.values())
+            assert f"ten of the first reading have {ten:.1f} of MNIST" in calibration
+        else:
+            assert f"{now[0]:.1f} of SVHN instead of {then[0]:.1f}" in calibration
+            assert f"on P1 and {then[0]:.1f} of SVHN on P2" in reproduce
+    for psi, told in (("psi3", "with psi3 it has {} ACC"), ("psi2", "with psi2 {}"), ("psi1", "with psi1 {}")):
+        now, dr = (of(figure, f"{method}, {psi}", "P1") for method in ("Meta-DR", "Naive + DR"))
+        gains = [now[seed].summary.acc - dr[seed].summary.acc for seed in range(3)]
+        assert told.format(in_words(gains, "+.1f")) in reproduce
+    alpha = {size: of(comparison("table8-weights"), f"alpha = {size}", "") for size in (0.001, 0.01, 0.1)}
+    gains = [
+        [alpha[b][s].summary.acc - alpha[a][s].summary.acc for s in (0, 1)] for a, b in ((0.001, 0.01), (0.01, 0.1))
+    ]
+    assert f"{fmean(gains[0]):+.1f} ACC over 0.001; 0.1 has {in_words(gains[1], '+.1f')} over 0.01" in reproduce
 
 
 def test_the_page_says_where_svhn_is_lost_on_p2():

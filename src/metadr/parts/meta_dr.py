@@ -41,7 +41,7 @@ class MetaDR(Transforming):
 
     @property
     def first_pass(self) -> Role:
-        return "inner" if self.recall or self.adapt else "clean"
+        return super().first_pass if self.recall or self.adapt else "clean"
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         if not self.recall and not self.adapt:

@@ -13,7 +13,7 @@ from metadr.recipes.table1 import METHODS, place_of
 FIRST_SEED = 1  # the search has seen seed 0
 # Eight claims are tested one-sided (report/claims_beyond.py). n pairs have a p of 2^-n or more, and Holm asks the first
 # of eight for 0.05 / 8: five seeds would decide none of them, eight would if no difference had the wrong sign. Table 1
-# has these nine of Meta-DR, by far the dearest row.
+# asks for these nine of Meta-DR too, by far the dearest row.
 SEEDS = 9
 CHOSEN = {"Recommended": ("recommended", "Meta-DR"), "Recommended, M = 100": ("recommended-er", "ER + Meta-DR")}
 RIVALS = ("Meta-DR", "Oracle (all)", "Oracle (cumul.)")

@@ -53,7 +53,7 @@ META: Changes = {
 FASTER = {**NOTHING, **RATE}
 # Whether the paper's network may have begun with weights that had learnt other images.
 OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
-SLOW_STATISTICS: Changes = {"statistics over ten times as many passes": {"norm_momentum": 0.01}}
+SLOW_STATISTICS: Changes = {f"{FIRST}, statistics over ten times as many passes": {**READING, "norm_momentum": 0.01}}
 OTHERWISE_META: Changes = {
     **OTHERWISE,
     **{
