@@ -54,7 +54,7 @@ def test_list_names_all_there_is(kind: str, command: Command) -> None:
 def test_the_list_of_tables_says_what_is_published_and_with_how_many_seeds(command: Command) -> None:
     rows = [line.split("│") for line in command("list", "tables").out.splitlines() if line.startswith("│")]
     shown = {cells[1].strip(): cells[-2].strip() for cells in rows}
-    assert shown["table1-weights"] == "111, n = 3 to 10"
+    assert shown["table1"] == "111, n = 3 to 10"
     assert shown["table3"] == "12, n = 3" and shown["demo"] == "9, n = 3"
     assert shown["table10-weights"] == "9, n = 1"
     assert shown["table2"] == shown["figure5"] == ""
