@@ -150,9 +150,10 @@ def test_the_page_says_what_is_kept_from_weights_by_either_kind_of_statistics():
         seeds = {run.seed for run in batch.runs_of(rows[title, under], some=True)}
         return kept(batch, title, under, seeds), kept(running, title, under, seeds)
 
-    naive, dr, l2 = ([either(title, under) for under in ("P1", "P2")] for title in ("Naive", "Naive + DR", "L2 + DR"))
+    titles = ("Naive", "Naive + DR", "Meta-DR", "L2 + DR")
+    naive, dr, meta, l2 = ([either(title, under) for under in ("P1", "P2")] for title in titles)
     told = "Naive keep {} on P1 (by running ones {}) and {} on P2 ({})".format(*naive[0], *naive[1])
-    for title, ((one, before), (other, then)) in (("DR", dr), ("L2 + DR", l2)):
+    for title, ((one, before), (other, then)) in (("DR", dr), ("Meta-DR", meta), ("L2 + DR", l2)):
         told += f", of {title} {one} ({before}) and {other} ({then})"
     assert told in page
     dr, l2 = ([kept(running, title, u, range(3)) for u in ("P1", "P2")] for title in ("Naive + DR", "L2 + DR"))
