@@ -1,6 +1,7 @@
 """Named settings: dataclass fields with a line of documentation, a type and a range, checked where they are made."""
 
 import dataclasses
+import functools
 import math
 import sys
 import types
@@ -31,12 +32,17 @@ def check(owner: Any) -> None:
 
     A whole number given for a float becomes a float and a list a tuple, so that equal settings are equal values.
     """
-    hints = typing.get_type_hints(type(owner))
+    hints = _hints(type(owner))
     for field in dataclasses.fields(owner):
         value = _fit(getattr(owner, field.name), hints[field.name])
         if value is _MISFIT or not _in_range(value, field.metadata):
             raise _refusal(type(owner), field.name, getattr(owner, field.name))
         object.__setattr__(owner, field.name, value)
+
+
+@functools.cache  # a table checks thousands of settings
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
 
 
 def names(owner: type) -> tuple[str, ...]:
@@ -48,7 +54,7 @@ def parse(owner: type, name: str, text: str) -> Any:
     """Read a setting's value from the command line, by the type that its field declares."""
     if name not in names(owner):
         raise unknown("field", name, names(owner), within=f" in {owner.__name__}")
-    value = _read(text, typing.get_type_hints(owner)[name])
+    value = _read(text, _hints(owner)[name])
     if value is _MISFIT:
         raise _refusal(owner, name, text)
     return value
@@ -67,7 +73,7 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
 
 def describe(owner: type, name: str) -> str:
     """What a field allows, in words: 'a number >= 0'."""
-    hint = typing.get_type_hints(owner)[name]
+    hint = _hints(owner)[name]
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     low, above, below = (field.metadata.get(name) for name in ("low", "above", "below"))
     bound = f" >= {low:g}" if low is not None else f" > {above:g}" if above is not None else ""
