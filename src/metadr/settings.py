@@ -32,11 +32,12 @@ def check(owner: Any) -> None:
 
     A whole number given for a float becomes a float and a list a tuple, so that equal settings are equal values.
     """
-    hints = _hints(type(owner))
+    kind: type = type(owner)
+    hints = _hints(kind)
     for field in dataclasses.fields(owner):
         value = _fit(getattr(owner, field.name), hints[field.name])
         if value is _MISFIT or not _in_range(value, field.metadata):
-            raise _refusal(type(owner), field.name, getattr(owner, field.name))
+            raise _refusal(kind, field.name, getattr(owner, field.name))
         object.__setattr__(owner, field.name, value)
 
 
