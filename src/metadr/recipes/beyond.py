@@ -89,6 +89,10 @@ STAGES: dict[str, tuple[C, ...]] = {
         C("average+dr", {**PER_IMAGE, "average.past": 0.5}, FALLING_FAR),
         C("average", {"average.past": 0.5}, FASTEST),
         *(C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, faster) for faster in (FASTER, FASTEST)),
+        # Between those of the first of these that were run.
+        C("average+dr", {**PER_IMAGE, "average.past": 0.6}, FASTEST),
+        C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FASTEST),
+        C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, FALLING_FAR),
         C("average+dr+er", PER_IMAGE, FASTER),
         *(C("average+dr+er", {**PER_IMAGE, "average.past": past}, FASTEST) for past in (0.3, 0.5)),
         C("average+dr+er", PER_IMAGE, FALLING_FAR),
