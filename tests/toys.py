@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from metadr import benchmarks, models
 from metadr.core import Batch, Benchmark, Context, Domain, Params, Part, Recipe, Split, Task, Training
-from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.learner import Learner
+from metadr.engine.streams import stream_seed
 from metadr.training import Role
 from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
 

@@ -17,9 +17,10 @@ from metadr.clock import Clock
 from metadr.core import Domain, Memory, Recipe, Split
 from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
-from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.learner import Learner
 from metadr.engine.log import Taken, steps_in
 from metadr.engine.network import Network
+from metadr.engine.streams import stream_seed
 from metadr.errors import UserError
 from metadr.evaluate import Told, by_batches, details, score, suite_iou, tell
 from metadr.provenance import environment

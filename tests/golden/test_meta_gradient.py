@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from metadr.core import Recipe, Split, Task, Training
-from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.learner import Learner
+from metadr.engine.streams import stream_seed
 from metadr.parts import MetaDR
 from metadr.transforms import get_set, get_transform
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from metadr.core import Batch, Domain, Recipe, Split
-from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.learner import Learner
+from metadr.engine.streams import stream_seed
 from metadr.errors import UserError
 from metadr.parts import EWC, GEM, L2, PARTS, MetaDR, Randomize, Replay
 from metadr.run import run

@@ -14,8 +14,9 @@ from metadr.benchmarks import benchmark_of, make_recipe, training_of
 from metadr.core import Recipe, Split, Training
 from metadr.domains import load_domains
 from metadr.engine.ground import Ground, pick_device
-from metadr.engine.learner import Learner, stream_seed
+from metadr.engine.learner import Learner
 from metadr.engine.log import LOOK_EVERY
+from metadr.engine.streams import stream_seed
 from metadr.provenance import environment
 from metadr.training import Precision
 

@@ -1,8 +1,6 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -17,13 +15,8 @@ from metadr.engine.rate import FallingRate
 from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
+from metadr.engine.streams import EPOCHS, Streams, stream_seed
 from metadr.policies import others_kept, settled
-
-
-def stream_seed(seed: int, *names: object) -> int:
-    """A seed derived from meaning, so that one stream cannot be moved by how much another is used."""
-    text = "/".join(str(name) for name in (seed, *names))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class Learner:
@@ -62,16 +55,15 @@ class Learner:
         )
         self.memory = Memory(room=recipe.memory_per_domain * len(recipe.order))
         names = ["outer", "memory", *(part.name for part in recipe.method)]
-        self.streams = {name: self._stream(name) for name in names}
         self._streamed = Streamed(training.batch_size, device, partial(stream_seed, seed)) if training.stream else None
         if training.sampling == "shuffled" and self._streamed is None:
-            self.streams["shuffle"] = self._stream("shuffle")
+            names.append(EPOCHS)
+        self.streams = Streams(seed, names, device)
         self._turns: Turns | None = None  # of outer batches, where they are not drawn
         self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
         self._statistics: dict[str, Tensor] = {}  # batch norm's, of all domains so far, where tests go by them
         self._own: dict[str, Tensor] = {}  # and of the last domain alone, until the next begins
-        self._layers_rng = self._stream("hidden")
         self._rate = FallingRate() if training.decay == "cosine" else None
         self.optimizer: torch.optim.Optimizer
         self._train: Split
@@ -112,7 +104,7 @@ class Learner:
         copied = self._capturing and self._streamed is None
         self._train = Split(train.x.clone(), train.y.clone()) if copied else train
         if epoch is not None and self._streamed is None:
-            self._turns = Turns(train.num_images, epoch, self.training.batch_size, self.streams["shuffle"])
+            self._turns = Turns(train.num_images, epoch, self.training.batch_size, self.streams[EPOCHS])
         self.optimizer = self._new_optimizer(lr)
 
     def steps(self, num_steps: int) -> Taken:
@@ -140,11 +132,11 @@ class Learner:
         if self._captured is not None:
             self._captured.replay()
             return
-        with self._own_layers_rng():
+        with self.streams.lent_to_layers():
             self._logged_step()
             if self._capturing:
                 self._read = self._readable(self._train)
-                self._captured = Captured(self._logged_step, self._drawn_from())
+                self._captured = Captured(self._logged_step, self.streams.of_steps)
 
     @property
     def num_launched(self) -> int:
@@ -233,9 +225,7 @@ class Learner:
             for slot, value in slots.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer/{index}/{slot}"] = value
-        for name, rng in self.streams.items():
-            tensors[f"stream/{name}"] = rng.get_state()
-        tensors["stream_of_layers"] = self._layers_rng.get_state()
+        tensors |= self.streams.state()
         tensors |= _named("part", self.part_state)
         tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
         tensors |= _named("beside", self.network.beside)
@@ -258,9 +248,7 @@ class Learner:
             slots.setdefault(int(index), {})[slot] = value.clone()  # the optimiser writes into what it is given
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
         self._fresh = not slots
-        for name, rng in self.streams.items():
-            rng.set_state(tensors[f"stream/{name}"].cpu())
-        self._layers_rng.set_state(tensors["stream_of_layers"].cpu())
+        self.streams.load(tensors)
         self.part_state = {
             name: {
                 key: self.network.reached_of(key.partition(".")[2], value.to(self.device))
@@ -341,10 +329,6 @@ class Learner:
         added = self._mirrored(Batch(longer.x[new:], longer.y[new:]), ctx.rng)
         return longer._replace(x=torch.cat((longer.x[:new], added.x)), y=torch.cat((longer.y[:new], added.y)))
 
-    def _drawn_from(self) -> list[torch.Generator]:
-        """The streams that a step draws from; an epoch is shuffled between two steps."""
-        return [*(rng for name, rng in self.streams.items() if name != "shuffle"), self._layers_rng]
-
     def _logged_step(self) -> None:
         self._log.write(self.step())
 
@@ -380,26 +364,6 @@ class Learner:
         if self.training.optimizer == "adam":
             return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=on_gpu)
         return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=on_gpu)
-
-    @contextmanager
-    def _own_layers_rng(self) -> Iterator[None]:
-        """Layers that draw by themselves (dropout) draw from torch's global stream: lend them this learner's own."""
-        if self.device.type == "cuda":
-            default = torch.cuda.default_generators[self._layers_rng.device.index or 0]
-            before = default.graphsafe_get_state()
-            default.graphsafe_set_state(self._layers_rng)
-            try:
-                yield
-            finally:
-                default.graphsafe_set_state(before)
-            return
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self._layers_rng.get_state())
-            yield
-            self._layers_rng.set_state(torch.get_rng_state())
-
-    def _stream(self, name: str) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(stream_seed(self.seed, name))
 
 
 def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
