@@ -14,7 +14,7 @@ ROOT = Path(metadr.__file__).parent
 LAYERS = [
     ["errors"],
     ["settings", "files", "images", "progress", "clock", "promises", "vkitti2_classes", "cli_options"],
-    ["training"],
+    ["training", "batches"],
     ["core"],
     ["policies", "transforms", "models", "synthetic", "kernels"],
     ["parts", "data"],
