@@ -26,7 +26,7 @@ from metadr.files import told
 from metadr.images import write_picture
 from metadr.predictions import prediction_sheet
 from metadr.progress import Work
-from metadr.recipes import COMPARED, Table, get_table, only
+from metadr.recipes import COMPARED, Row, Table, get_table, only
 from metadr.report import Record, compare, read_records, write_comparison, write_report
 from metadr.report.write import every_format
 from metadr.sequence import BY_PASSES
@@ -137,7 +137,8 @@ def _sweep_and_report(
     with working(console) as tell:
         for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
             prepare(recipe, tell)
-    tables = [table.with_own_runs(partial(_lacks, out)) for table in tables]
+    planned = {recipe for table in chosen for row in table.rows if not row.by for recipe in row.recipes}
+    tables = [table.with_own_runs(partial(_has_own_runs, out, planned)) for table in tables]
     chosen = only(tables, rows)
     wanted = jobs_of(*(table.seeds_of for table in chosen))
     for table in chosen:
@@ -221,15 +222,23 @@ def _timed(tell: Callable[[Work], None], recipe: Recipe, device: torch.device) -
     return seconds_a_step(recipe, device)
 
 
-def _lacks(out: Path, recipe: Recipe, seed: int, policy: str) -> bool:
-    """Whether a run is finished and was not tested by a policy of batch norm: an earlier version made it."""
-    if not policy:
-        return False
+def _has_own_runs(out: Path, planned: set[Recipe], row: Row, seeds: Collection[int]) -> bool:
+    """Whether a row that could read others' runs by another policy has runs of its own.
+
+    It has where these are planned anyway or more of them are finished, and where a finished run that it would read was
+    not tested by that policy, being too old.
+    """
+    own, others = row.read, _finished(out, row, seeds)
+    lacking = any(row.by not in run.read("rows.json")[-1].get(BY_PASSES, ()) for run in others)
+    return lacking or planned >= {*own.recipes} or len(_finished(out, own, seeds)) > len(others)
+
+
+def _finished(out: Path, row: Row, seeds: Collection[int]) -> list[RunDirectory]:
     try:
-        run = RunDirectory(out, recipe, seed)
-    except UserError:  # it cannot be run as it is, which the plan will say
-        return False
-    return run.finished and policy not in run.read("rows.json")[-1].get(BY_PASSES, ())
+        runs = [RunDirectory(out, recipe, seed) for recipe in row.recipes for seed in seeds]
+    except UserError:  # one cannot be run as it is, which the plan will say
+        return []
+    return [run for run in runs if run.finished]
 
 
 def _print_plan(table: Table, out: Path) -> None:

@@ -196,8 +196,9 @@ class Part:
 
     @property
     def first_pass(self) -> Role:
-        """Its pass that moves batch norm's statistics by the policy 'first': of a simulated step, if it has one."""
-        return "inner" if "inner" in (self.passes or ()) else "clean"
+        """Its pass that moves batch norm's statistics by the policy 'first': a simulated one, if it always has it."""
+        said = vars(type(self))
+        return "inner" if "inner" in (said.get("passes") or ()) and not said.get("needs_a_past") else "clean"
 
     def content(self) -> dict[str, Any]:
         """All that decides what this part does: its share of the run's key."""

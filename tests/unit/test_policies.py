@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import metadr
 from metadr.benchmarks import make_recipe
 from metadr.cli import app
-from metadr.cli_sweep import _lacks as lacks
+from metadr.cli_sweep import _has_own_runs as has_own_runs
 from metadr.core import Part, Training
 from metadr.errors import UserError
 from metadr.parts import EWC, GEM, L2, LwF, MetaDR, Randomize, Replay
@@ -53,6 +53,19 @@ class Simulating(Part):
     passes: ClassVar[tuple[str, ...]] = ("inner",)
 
 
+@dataclass(frozen=True)
+class SimulatingLater(Part):
+    """One that has it from the second domain on: on the first nothing would move statistics."""
+
+    passes: ClassVar[tuple[str, ...]] = ("inner",)
+    needs_a_past: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Derived(MetaDR):
+    """Made from one that says which passes it has, which is not inherited."""
+
+
 @pytest.mark.parametrize(
     ("parts", "passes"),
     [
@@ -62,6 +75,9 @@ class Simulating(Part):
         ((Unsaid(),), "all"),  # as it always was: its finished runs have that key
         ((Unsaid(), MetaDR()), "memory+inner"),
         ((Simulating(),), "memory+inner"),
+        ((SimulatingLater(),), "memory+clean"),
+        ((SimulatingLater(), MetaDR()), "memory+inner"),
+        ((Derived(),), "all"),
         ((MetaDR(),), "memory+inner"),
         ((Replay(), MetaDR()), "memory+inner"),
         ((Randomize(), MetaDR(adapt=0.0)), "memory+inner"),
@@ -240,16 +256,33 @@ def test_rows_have_runs_of_their_own_where_a_finished_run_is_too_old_to_have_kep
     toy = registered_toys["classification"]
     recipe = toy.recipe(MetaDR())
     rows = (Row("usual", (recipe,), 2), Row("by the clean pass", (recipe,), 2, by="clean"))
-    lacking = partial(lacks, tmp_path)
-    assert len(Table("toy", "", rows).with_own_runs(lacking).recipes) == 1  # nothing is finished
+    own_runs = partial(has_own_runs, tmp_path, set())
+    assert len(Table("toy", "", rows).with_own_runs(own_runs).recipes) == 1  # nothing is finished
     finished = metadr.run(recipe, out=tmp_path, device="cpu").path
-    assert len(Table("toy", "", rows).with_own_runs(lacking).recipes) == 1
+    assert len(Table("toy", "", rows).with_own_runs(own_runs).recipes) == 1
     older = json.loads((finished / "rows.json").read_text())
     for row in older:
         row.pop(BY_PASSES, None)
     (finished / "rows.json").write_text(json.dumps(older))
-    own = Table("toy", "", rows).with_own_runs(lacking)
+    own = Table("toy", "", rows).with_own_runs(own_runs)
     assert [dict(each.overrides).get("batch_norm") for each in own.recipes] == [None, "clean"]
+
+
+def test_what_has_been_run_or_is_to_be_run_by_a_policy_is_not_run_again_by_another(registered_toys, tmp_path):
+    """Such as Meta-DR as it was first read, which is published, and is a row of other tables of the sweep."""
+    toy = registered_toys["classification"]
+    recipe = toy.recipe(MetaDR())
+    as_first_read = dataclasses.replace(recipe, overrides=(("batch_norm", "all"),))
+    table = Table("toy", "", (Row("usual", (recipe,)), Row("by all passes", (recipe,), 2, by="all")))
+    shared, own = table.recipes, table.read.recipes
+    assert shared == (recipe,) and own == (recipe, as_first_read)
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, {recipe})).recipes == shared
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, {recipe, as_first_read})).recipes == own
+    metadr.run(as_first_read, out=tmp_path, device="cpu")
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, set())).recipes == own
+    for seed in (0, 1):
+        metadr.run(recipe, seed=seed, out=tmp_path, device="cpu")
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, set())).recipes == shared
 
 
 def test_published_runs_that_kept_none_are_missing_by_other_policies():

@@ -32,9 +32,9 @@ TRAINING: Changes = {
     **OTHER_NETWORKS,
 }
 # What Meta-DR was first read as: its other rows from random weights are changes of that.
-FIRST = "one T a batch, all passes"
+AS_FIRST_READ = "one T a batch, all passes"
 OF_META: Changes = {
-    FIRST: READING,
+    AS_FIRST_READ: READING,
     "one T a batch, the clean pass alone": {"per": "batch", "batch_norm": "clean"},
     "all passes": {"batch_norm": "all"},
     "the clean pass alone": {"batch_norm": "clean"},
@@ -45,15 +45,17 @@ META: Changes = {
     **OF_META,
     "all passes, T by operation": {"batch_norm": "all", "pick": "operation"},
     "all passes, the first rate on every domain": {"batch_norm": "all", "later_lr": 3e-4},
-    f"{FIRST}, the first rate on every domain": {**READING, "later_lr": 3e-4},
-    f"{FIRST}, T by operation": {**READING, "pick": "operation"},
-    f"{FIRST}, the second derivative left out": {**READING, "first_order": True},
-    f"{FIRST}, a simulated step of a hundredth": {**READING, "inner_lr": 0.001},
+    f"{AS_FIRST_READ}, the first rate on every domain": {**READING, "later_lr": 3e-4},
+    f"{AS_FIRST_READ}, T by operation": {**READING, "pick": "operation"},
+    f"{AS_FIRST_READ}, the second derivative left out": {**READING, "first_order": True},
+    f"{AS_FIRST_READ}, a simulated step of a hundredth": {**READING, "inner_lr": 0.001},
 }
 FASTER = {**NOTHING, **RATE}
 # Whether the paper's network may have begun with weights that had learnt other images.
 OTHERWISE: Changes = {"ResNet-50": OTHER_NETWORKS["ResNet-50"], **FROM_WEIGHTS}
-SLOW_STATISTICS: Changes = {f"{FIRST}, statistics over ten times as many passes": {**READING, "norm_momentum": 0.01}}
+SLOW_STATISTICS: Changes = {
+    f"{AS_FIRST_READ}, statistics over ten times as many passes": {**READING, "norm_momentum": 0.01}
+}
 OTHERWISE_META: Changes = {
     **OTHERWISE,
     **{
@@ -71,12 +73,12 @@ FROM_A_FILE: Changes = {
 FASTER_FROM_A_FILE = {**FASTER, **FROM_A_FILE}
 FASTER_META: Changes = {
     **FROM_A_FILE,
-    f"{A_FILE}, {FIRST}, the first rate on every domain": {**STARTED, **READING, "later_lr": 3e-4},
+    f"{A_FILE}, {AS_FIRST_READ}, the first rate on every domain": {**STARTED, **READING, "later_lr": 3e-4},
 }
 ER_META: Changes = {
     "one T a batch, the clean pass alone": OF_META["one T a batch, the clean pass alone"],
     **FROM_A_FILE,
-    f"{A_FILE}, {FIRST}": {**STARTED, **READING},
+    f"{A_FILE}, {AS_FIRST_READ}": {**STARTED, **READING},
 }
 ER: Changes = {**FASTER_FROM_A_FILE, f"{A_FILE}, 16 replayed images a step": {**STARTED, "replay_batch": 16}}
 DR: Changes = {f"{A_FILE}, one T a batch": {**STARTED, "per": "batch"}}
@@ -103,8 +105,8 @@ P2 = {
 SEEDS = {
     ("Meta-DR", "one T a batch, the clean pass alone"): 3,
     ("ER + Meta-DR", "one T a batch, the clean pass alone"): 3,
-    ("Meta-DR", f"{A_FILE}, {FIRST}"): 10,
-    ("ER + Meta-DR", f"{A_FILE}, {FIRST}"): 3,
+    ("Meta-DR", f"{A_FILE}, {AS_FIRST_READ}"): 10,
+    ("ER + Meta-DR", f"{A_FILE}, {AS_FIRST_READ}"): 3,
 }
 NOTE = "These points explain; nothing is chosen by them."
 

@@ -81,12 +81,9 @@ class Table(NamedTuple):
         """The table as if every row had runs of its own."""
         return self._replace(rows=tuple(row.read for row in self.rows))
 
-    def with_own_runs(self, lacks: Callable[[Recipe, int, str], bool]) -> "Table":
-        """The table with runs of their own for rows whose policy a finished run lacks, being too old to keep it."""
-        rows = (
-            row.read if any(lacks(each, seed, row.by) for each in row.recipes for seed in self.seeds_in(row)) else row
-            for row in self.rows
-        )
+    def with_own_runs(self, own: Callable[[Row, range], bool]) -> "Table":
+        """The table with runs of their own for rows that could read others' by another policy, where `own` says so."""
+        rows = (row.read if row.by and own(row, self.seeds_in(row)) else row for row in self.rows)
         return self._replace(rows=tuple(rows))
 
     def with_seeds(self, seeds: int | None) -> "Table":
