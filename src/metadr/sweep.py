@@ -21,7 +21,7 @@ from metadr.store import RunDirectory, identity
 
 MOST_NAMED = 8  # in a sentence on what is wrong with several
 AGAIN_SECONDS = 1.0  # between looks at a run that another process has
-FEW = 4  # lanes that leave a device idle now and then: with fewer, none of them gets faster (docs/performance.md)
+ALONE = 2.5  # times its share of a full device is what a run alone takes of it: it leaves it idle now and then
 
 
 class Job(NamedTuple):
@@ -338,7 +338,7 @@ class _Tally:
         left = {each: sum(self.steps[each]) - self.told.get(each, 0) for each in self.running}
         left[job] = sum(self.steps[job][num_ended:])
         work = [steps * self._share(each) for each, steps in left.items()]
-        return max(sum(work), min(self.most, FEW) * max(work))
+        return max(sum(work), min(self.most, ALONE) * max(work))
 
     def _share(self, job: Job) -> float:
         """The seconds of the whole device that a step of its method takes: lanes share it."""

@@ -712,6 +712,8 @@ def test_a_run_will_take_what_others_of_its_method_took_a_step(tally_of_four, cl
     tally.ended(first)
     share = (12 + 38 / 2 + 38) / (60 + 40)  # nobody said what the first did meanwhile
     assert tally.seconds_with(second, 0) == pytest.approx(2 * 300 * share)  # alone it takes what two took side by side
+    tally.most = 16
+    assert tally.seconds_with(second, 0) == pytest.approx(2.5 * 300 * share)  # a full device does no more for it
     tally.start(other)
     tally.ended(other)  # which failed before its first step
     assert tally.seconds_with(another, 0) == 0
