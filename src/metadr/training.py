@@ -44,7 +44,7 @@ class Training:
     batch_norm: str = setting(
         "first",
         "passes that move batch norm's running statistics: 'all', 'none', of memory+inner+clean+recall+adapt, or "
-        "'first': memory, and inner where the method has it, else clean",
+        "'first': memory+inner where the method simulates a step, else memory+clean",
     )
     norm_momentum: float | None = setting(
         None,

@@ -244,7 +244,23 @@ def test_the_pages_compare_readings_and_methods_on_shared_seeds():
     gains = [
         [alpha[b][s].summary.acc - alpha[a][s].summary.acc for s in (0, 1)] for a, b in ((0.001, 0.01), (0.01, 0.1))
     ]
-    assert f"{fmean(gains[0]):+.1f} ACC over 0.001; 0.1 has {in_words(gains[1], '+.1f')} over 0.01" in reproduce
+    assert f"{fmean(gains[0]):+.1f} ACC over 0.001, and 0.1 has {in_words(gains[1], '+.1f')} over 0.01" in reproduce
+    behind = [
+        of(figure, "Meta-DR, psi3", "P2")[s].summary.acc - of(figure, "Naive + DR, psi3", "P2")[s].summary.acc
+        for s in range(3)
+    ]
+    assert max(behind) < 0 and f"less ACC on each seed, {-fmean(behind):.1f} points on the mean" in reproduce
+
+
+def test_the_page_compares_the_terms_of_meta_dr():
+    page, made = " ".join((ROOT / "docs" / "reproduce.md").read_text().split()), comparison("table3-weights")
+    rows = {row.title: [run.summary.acc for run in made.runs_of(row)] for row in made.table.rows}
+    both, adapt, recall = (rows[title] for title in ("recall and adapt", "adapt", "recall"))
+    means = [fmean(each) for each in (both, adapt, recall)]
+    assert "{:.1f} ACC, adapt alone {:.1f}, recall alone {:.1f}. Together".format(*means) in page
+    assert all(one > other for one, other in zip(both, adapt, strict=True))
+    assert f"recall alone is above both on one ({recall[0]:.1f}) and last on the two others" in page
+    assert recall[0] > max(both[0], adapt[0]) and all(recall[n] < min(both[n], adapt[n]) for n in (1, 2))
 
 
 def test_the_page_says_where_svhn_is_lost_on_p2():

@@ -24,7 +24,7 @@ TEST_BATCH = 500
 
 
 class Batches(NamedTuple):
-    """What one step sees: the batch, the inner batch, and both transformed by one T."""
+    """What one step sees: the batch, the inner batch, and both transformed, row by row by the same T."""
 
     outer: Batch
     inner_transformed: Batch
