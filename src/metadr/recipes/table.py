@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from metadr.benchmarks import training_of, with_settings
 from metadr.core import Recipe
-from metadr.errors import UserError
+from metadr.errors import unknown
 from metadr.policies import others_kept, policy_of
 
 Judged = Literal["paper", "mean", "first"]
@@ -118,8 +118,9 @@ def only(tables: Sequence[Table], wanted: Sequence[str]) -> list[Table]:
     for name in wanted:
         if not any(_is_called(row, name) for table in tables for row in table.rows):
             where = " and ".join(f"'{table.name}'" for table in tables)
-            titles = ", ".join(dict.fromkeys(f"'{row.title}'" for table in tables for row in table.rows))
-            raise UserError(f"No row '{name}' in table {where}. The rows there: {titles}; * stands for any text.")
+            titles = dict.fromkeys(row.title for table in tables for row in table.rows)
+            hint = "'metadr report TABLE' shows all; * stands for any text."
+            raise unknown("row", name, titles, within=f" in table {where}", hint=hint)
     kept = [[row for row in table.rows if any(_is_called(row, name) for name in wanted)] for table in tables]
     return [table._replace(rows=tuple(rows)) for table, rows in zip(tables, kept, strict=True) if rows]
 
