@@ -38,12 +38,18 @@ def fixed_seeds():
 
 
 @pytest.fixture(scope="module")
-def toys():
-    """The module toys.py: the toys and the helpers that look into a learner."""
+def on_one_thread():
+    """Tensors that are far too small to share out."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the toys are far too small to share out
-    yield _toys
+    torch.set_num_threads(1)
+    yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def toys(on_one_thread):
+    """The module toys.py: the toys and the helpers that look into a learner."""
+    return _toys
 
 
 @pytest.fixture
