@@ -1,10 +1,14 @@
-"""Fixtures for all tests. The toys themselves are in toys.py, loaded by path: importlib mode has no sibling imports."""
+"""Fixtures for all tests. The toys and the web server are in toys.py and web.py.
+
+Both are loaded by path: importlib mode has no sibling imports.
+"""
 
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,10 +18,17 @@ import metadr
 from metadr.data.vkitti2_files import DOMAINS
 from metadr.sequence import DomainSequence
 
-_spec = importlib.util.spec_from_file_location("toys", Path(__file__).with_name("toys.py"))
-_toys = importlib.util.module_from_spec(_spec)
-sys.modules["toys"] = _toys  # dataclasses look their module up there
-_spec.loader.exec_module(_toys)
+
+def _beside(name: str) -> ModuleType:
+    """A module that lies beside this file."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+_toys, _web = _beside("toys"), _beside("web")
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +38,24 @@ def fixed_seeds():
 
 
 @pytest.fixture(scope="module")
-def toys():
-    """The module toys.py: the toys and the helpers that look into a learner."""
+def on_one_thread():
+    """Tensors that are far too small to share out."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the toys are far too small to share out
-    yield _toys
+    torch.set_num_threads(1)
+    yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def toys(on_one_thread):
+    """The module toys.py: the toys and the helpers that look into a learner."""
+    return _toys
+
+
+@pytest.fixture
+def web():
+    """The module web.py: what a server on this machine can be told to answer, and the file that it has."""
+    return _web
 
 
 @pytest.fixture

@@ -16,12 +16,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from metadr import benchmarks, models
+from metadr.benchmarks import make_recipe
 from metadr.core import Batch, Benchmark, Context, Domain, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.learner import Learner
 from metadr.engine.streams import stream_seed
+from metadr.store import RunDirectory
+from metadr.sweep import Job
 from metadr.training import Role
 from metadr.vkitti2_classes import CLASSES, CONDITIONS, FRAMES
 
@@ -29,6 +33,7 @@ SIDE = 16
 IGNORED = 255
 GROUNDS = {"red": (150, 40, 30), "green": (30, 130, 60), "blue": (50, 60, 160)}
 NUM_TRAIN, NUM_TEST = 24, 12
+ORDERS = list(itertools.permutations(GROUNDS))
 MEMORY = 4  # images a domain, for the parts that need a memory
 
 
@@ -243,6 +248,23 @@ def registered() -> Iterator[None]:
             del benchmarks.BENCHMARKS[toy.benchmark.name]
         for name in ("toy_net", "toy_fcn"):
             del models.MODELS[name]
+
+
+def every_order(method: str = "naive", benchmark: str = "toy-shapes", **fields: Any) -> list[Job]:
+    """A run of each order of the domains."""
+    return [Job(make_recipe(benchmark, method, order=order, **fields), 0) for order in ORDERS]
+
+
+def final(out: Path, job: Job) -> dict[str, Tensor]:
+    """Its scores, in their order, and all that its last checkpoint holds."""
+    directory = RunDirectory(out, *job)
+    assert directory.finished
+    rows = directory.read("rows.json")
+    assert [(row["after"], row["on"]) for row in rows] == [
+        (after, on) for after in ("untrained", *job.recipe.order) for on in job.recipe.domains
+    ]
+    scores = torch.tensor([row["value"] for row in rows], dtype=torch.float64)
+    return {"scores": scores, **load_file(directory.checkpoints()[0])}
 
 
 class Pass(NamedTuple):

@@ -14,6 +14,7 @@ from metadr import transforms
 from metadr.errors import UserError
 from metadr.transforms import TRANSFORMS, Choice, Transform, TransformSet, draw, get_set
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 # The level at which a transformation changes nothing, for those that have one.
 IDENTITY_LEVELS = {
     "identity": 0.0,
@@ -25,14 +26,6 @@ IDENTITY_LEVELS = {
     "rotate": 0.0,
     "gaussian_noise": 0.0,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_images(num_images: int, height: int = 12, width: int = 17) -> Tensor:

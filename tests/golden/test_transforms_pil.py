@@ -12,16 +12,9 @@ from metadr import transforms
 from metadr.bench.transforms import PILLOW, apply_with_pillow, bench_transforms
 from metadr.transforms import TRANSFORMS, Choice, draw, get_set
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 DETERMINISTIC = sorted(name for name, transform in TRANSFORMS.items() if not transform.stochastic)
 SIZES = [(1, 1), (1, 7), (3, 5), (5, 5), (6, 4), (37, 53), (32, 32), (224, 224), (375, 1242)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_images(num_images: int, height: int, width: int) -> Tensor:

@@ -5,21 +5,17 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 import metadr
-from metadr.beginnings import FOLDER, Beginnings, keys_of, shared_domains
+from metadr.beginnings import FOLDER, keys_of, shared_domains
 from metadr.benchmarks import BENCHMARKS, make_recipe, steps_of
 from metadr.core import Split
 from metadr.cost import estimate
-from metadr.lanes import interleave
 from metadr.parts import PARTS, Replay
 from metadr.parts.l2 import L2
 from metadr.recipes import get_table
@@ -28,32 +24,7 @@ from metadr.store import RunDirectory
 from metadr.sweep import Job, plan_jobs, sweep
 
 pytestmark = pytest.mark.usefixtures("whole_ends")
-CPU = torch.device("cpu")
-ORDERS = list(itertools.permutations(("red", "green", "blue")))
-STEPS = 3
-
-
-@pytest.fixture
-def begin():
-    """Makes beginnings of some runs in a folder, and closes them at the end."""
-    with ExitStack() as stack:
-        yield lambda jobs, out: stack.enter_context(closing(Beginnings(jobs, out, CPU)))
-
-
-def every_order(method: str = "naive", benchmark: str = "toy-shapes", **fields: Any) -> list[Job]:
-    return [Job(make_recipe(benchmark, method, order=order, **{"steps": STEPS, **fields}), 0) for order in ORDERS]
-
-
-def final(out: Path, job: Job) -> dict[str, Tensor]:
-    """Its scores, in their order, and all that its last checkpoint holds."""
-    directory = RunDirectory(out, *job)
-    assert directory.finished
-    rows = directory.read("rows.json")
-    assert [(row["after"], row["on"]) for row in rows] == [
-        (after, on) for after in ("untrained", *job.recipe.order) for on in job.recipe.domains
-    ]
-    scores = torch.tensor([row["value"] for row in rows], dtype=torch.float64)
-    return {"scores": scores, **load_file(directory.checkpoints()[0])}
+STEPS = 3  # as the toys take by themselves
 
 
 def steps_taken(out: Path) -> int:
@@ -66,14 +37,14 @@ def assert_as_alone(jobs: list[Job], tmp_path: Path, toys: Any, *, lanes: int = 
     assert sorted(outcome.done, key=jobs.index) == jobs
     for job in jobs:
         run(*job, out=tmp_path / "alone", device="cpu")
-        toys.assert_same_bits(final(tmp_path / "swept", job), final(tmp_path / "alone", job))
+        toys.assert_same_bits(toys.final(tmp_path / "swept", job), toys.final(tmp_path / "alone", job))
     return steps_taken(tmp_path / "swept")
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("method", ["naive", "dr+ewc", "er+meta-dr", "gem+l2"])
 def test_orders_share_what_they_begin_with(method, lanes, registered_toys, toys, tmp_path):
-    taken = assert_as_alone(every_order(method), tmp_path, toys, lanes=lanes)
+    taken = assert_as_alone(toys.every_order(method), tmp_path, toys, lanes=lanes)
     assert taken == (3 + 6 + 6) * STEPS  # first domains, first two, and all three
     assert not (tmp_path / "swept" / FOLDER).exists()
 
@@ -92,13 +63,13 @@ def test_orders_share_what_they_begin_with(method, lanes, registered_toys, toys,
 )
 @pytest.mark.parametrize("benchmark", ["toy-shapes", "toy-masks"])
 def test_however_they_are_trained_and_tested(benchmark, fields, registered_toys, toys, tmp_path):
-    jobs = every_order("er", benchmark, **fields)[:3]
+    jobs = toys.every_order("er", benchmark, **fields)[:3]
     steps = fields.get("steps", STEPS)
     assert assert_as_alone(jobs, tmp_path, toys) == (2 + 3 + 3) * steps  # red-green, red-blue and green-red
 
 
 def test_oracles_of_what_was_seen_so_far_share_too(registered_toys, toys, tmp_path):
-    assert assert_as_alone(every_order("oracle-cumulative"), tmp_path, toys) == (3 + 6 + 6) * STEPS
+    assert assert_as_alone(toys.every_order("oracle-cumulative"), tmp_path, toys) == (3 + 6 + 6) * STEPS
 
 
 def test_other_rates_on_later_domains_share_the_first(registered_toys, toys, tmp_path):
@@ -126,7 +97,7 @@ def test_what_parts_do_on_later_domains_alone_leaves_the_first_shared(
 ):
     jobs = [Job(make_recipe("toy-shapes", method, steps=STEPS, **fields), 0) for fields in settings]
     assert assert_as_alone(jobs, tmp_path, toys) == (1 + 2 * len(jobs)) * STEPS
-    ends = [final(tmp_path / "swept", job) for job in jobs]
+    ends = [toys.final(tmp_path / "swept", job) for job in jobs]
     for one, other in itertools.combinations(ends, 2):  # they are other runs after it
         assert any(not torch.equal(value, other[name]) for name, value in one.items())
 
@@ -211,14 +182,14 @@ def test_runs_on_other_domains_share_the_first_and_test_for_themselves(registere
     assert assert_as_alone(jobs, tmp_path, toys) == (1 + 1 + 1 + 2) * STEPS
 
 
-def test_what_decides_a_run_decides_its_beginnings(registered_toys):
-    usual = make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS)
+def test_what_decides_a_run_decides_its_beginnings(registered_toys, toys):
+    usual = make_recipe("toy-shapes", "dr", order=toys.ORDERS[0], steps=STEPS)
     others = {
         "seed": (usual, 1),
-        "method": (make_recipe("toy-shapes", "dr+meta-dr", order=ORDERS[0], steps=STEPS), 0),
-        "part": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, compositions=1), 0),
-        "training": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, lr=0.5), 0),
-        "precision": (make_recipe("toy-shapes", "dr", order=ORDERS[0], steps=STEPS, precision="bf16"), 0),
+        "method": (make_recipe("toy-shapes", "dr+meta-dr", order=toys.ORDERS[0], steps=STEPS), 0),
+        "part": (make_recipe("toy-shapes", "dr", order=toys.ORDERS[0], steps=STEPS, compositions=1), 0),
+        "training": (make_recipe("toy-shapes", "dr", order=toys.ORDERS[0], steps=STEPS, lr=0.5), 0),
+        "precision": (make_recipe("toy-shapes", "dr", order=toys.ORDERS[0], steps=STEPS, precision="bf16"), 0),
         "first domain": (make_recipe("toy-shapes", "dr", order=("green", "red", "blue"), steps=STEPS), 0),
     }
     keys = set(keys_of(usual, 0))
@@ -239,7 +210,7 @@ def after_a_few_turns() -> Callable[[], bool]:
 
 
 def test_a_stopped_sweep_goes_on_from_what_was_left(registered_toys, toys, tmp_path):
-    jobs, out = every_order("er+meta-dr"), tmp_path / "stopped"
+    jobs, out = toys.every_order("er+meta-dr"), tmp_path / "stopped"
     done, calls = 0, 0
     while (missing := plan_jobs(jobs, out).missing) and calls < 60:
         done += len(sweep(missing, out=out, device="cpu", stop=after_a_few_turns()).done)
@@ -249,7 +220,7 @@ def test_a_stopped_sweep_goes_on_from_what_was_left(registered_toys, toys, tmp_p
     assert not (out / FOLDER).exists()
     for job in jobs:
         run(*job, out=tmp_path / "alone", device="cpu")
-        toys.assert_same_bits(final(out, job), final(tmp_path / "alone", job))
+        toys.assert_same_bits(toys.final(out, job), toys.final(tmp_path / "alone", job))
 
 
 SIZES = {"red": 24, "green": 17, "blue": 12}
@@ -277,7 +248,7 @@ def odd(registered_toys, toys, monkeypatch):
 @pytest.mark.parametrize("stream", [False, True])
 def test_domains_of_unequal_sizes_have_turns_of_their_own(stream, odd, toys, tmp_path):
     fields = {"sampling": "shuffled", "batch_size": 5, "epochs": 2, "later_epochs": 1, "stream": stream}
-    jobs = [Job(make_recipe("odd", "er+ewc", order=order, **fields), 0) for order in ORDERS]
+    jobs = [Job(make_recipe("odd", "er+ewc", order=order, **fields), 0) for order in toys.ORDERS]
     whole = sum(sum(steps_of(job.recipe)) for job in jobs)
     assert assert_as_alone(jobs, tmp_path, toys) < whole
 
@@ -302,9 +273,9 @@ def test_images_of_another_size_are_another_beginning(odd, toys, tmp_path):
     assert assert_as_alone(jobs, tmp_path, toys) == (2 + 2 + 3) * STEPS
 
 
-def test_data_and_classes_are_part_of_a_beginning(odd):
+def test_data_and_classes_are_part_of_a_beginning(odd, toys):
     def keys():
-        return keys_of(make_recipe("odd", "dr", order=ORDERS[0]), 0)
+        return keys_of(make_recipe("odd", "dr", order=toys.ORDERS[0]), 0)
 
     first, second = keys()
     odd(told=lambda name: f"{name} of today")
@@ -316,7 +287,7 @@ def test_data_and_classes_are_part_of_a_beginning(odd):
 
 
 def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, begin, tmp_path):
-    jobs = [Job(make_recipe("odd", "dr", order=order, steps=STEPS), 0) for order in ORDERS[:2]]
+    jobs = [Job(make_recipe("odd", "dr", order=order, steps=STEPS), 0) for order in toys.ORDERS[:2]]
     beginnings = begin(jobs, tmp_path)
     deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
 
@@ -330,134 +301,8 @@ def test_rows_on_images_that_have_changed_are_tested_again(odd, toys, begin, tmp
     assert not changed.waits(jobs[1], [])
     deque(advance(*jobs[1], out=tmp_path, device="cpu", beginnings=changed), maxlen=0)
     run(*jobs[1], out=tmp_path / "alone", device="cpu")
-    toys.assert_same_bits(final(tmp_path, jobs[1]), final(tmp_path / "alone", jobs[1]))
+    toys.assert_same_bits(toys.final(tmp_path, jobs[1]), toys.final(tmp_path / "alone", jobs[1]))
     assert RunDirectory(tmp_path, *jobs[1]).read("done.json")["steps"] == 2 * STEPS
-
-
-def stopped_run(job: Job, out: Path) -> RunDirectory:
-    """A run that was stopped in its first domain."""
-    pauses = advance(*job, out=out, device="cpu")
-    assert next(pause for pause in pauses if pause is not None).stage == 0
-    pauses.close()
-    return RunDirectory(out, *job)
-
-
-def test_what_another_environment_trained_is_left_to_nobody(registered_toys, begin, tmp_path, monkeypatch):
-    jobs = every_order("dr", steps=30)[:2]
-    directory = stopped_run(jobs[0], tmp_path)
-    directory.write("environment.json", {**directory.read("environment.json"), "torch": "1.0"})
-    beginnings = begin(jobs, tmp_path)
-    deque(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=beginnings), maxlen=0)
-    assert not (tmp_path / FOLDER).exists()
-    beginnings._keep(beginnings._keys[jobs[0]][0], directory.checkpoints()[0])
-    assert beginnings.find(*jobs[1], lambda begun: True) is not None
-    monkeypatch.setattr("metadr.beginnings.environment", lambda device: {"torch": "1.0"})
-    assert begin(jobs, tmp_path).find(*jobs[1], lambda begun: True) is None
-
-
-def test_nobody_waits_for_what_goes_on_in_another_environment(registered_toys, begin, tmp_path):
-    jobs = every_order("dr", steps=30)[:2]
-    directory = stopped_run(jobs[0], tmp_path)
-    directory.write("environment.json", {**directory.read("environment.json"), "torch": "1.0"})
-    here, there = (begin(jobs, tmp_path) for _ in range(2))
-    here.start(*jobs[0])
-    with closing(advance(*jobs[0], out=tmp_path, device="cpu", beginnings=here)) as pauses:
-        assert next(pause for pause in pauses if pause is not None).stage == 0
-        assert not here.waits(jobs[1], [jobs[0]])
-        assert not there.waits(jobs[1], [])
-
-
-def test_a_run_that_was_stopped_waits_for_nobody_and_leaves_what_it_has_not_passed(registered_toys, begin, tmp_path):
-    jobs = every_order("dr", steps=30)[:2]
-    stopped_run(jobs[0], tmp_path)
-    beginnings = begin(jobs, tmp_path)
-    beginnings.start(*jobs[1])
-    assert not beginnings.waits(jobs[0], [jobs[1]])
-    again = begin(jobs, tmp_path)
-    again.start(*jobs[0])
-    assert again.waits(jobs[1], [jobs[0]])
-
-
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"{}"], ids=range(4))
-def test_a_damaged_checkpoint_is_the_run_s_own_affair(content, registered_toys, toys, tmp_path):
-    jobs = every_order("dr", steps=30)[:2]
-    for path in stopped_run(jobs[0], tmp_path).checkpoints():
-        path.write_bytes(content)
-    assert sweep(jobs, out=tmp_path, device="cpu").failed == []
-    for job in jobs:
-        run(*job, out=tmp_path / "alone", device="cpu")
-        toys.assert_same_bits(final(tmp_path, job), final(tmp_path / "alone", job))
-
-
-def test_a_sweep_removes_its_own_beginnings_alone(registered_toys, tmp_path):
-    other = tmp_path / FOLDER / "0123456789abcdef-0123456789abcdef.safetensors"
-    other.parent.mkdir()
-    other.write_bytes(b"of another sweep")
-    sweep([], out=tmp_path, device="cpu")
-    sweep(every_order(), out=tmp_path, device="cpu")
-    assert list(other.parent.iterdir()) == [other]
-
-
-def test_a_damaged_beginning_is_not_used(registered_toys, toys, begin, tmp_path):
-    first, second = every_order("dr")[:2]
-    beginnings = begin([first, second], tmp_path)
-    leave = beginnings.leaves(*first, 1)
-    assert leave is not None
-    assert beginnings.leaves(*first, 2) is None  # nobody else begins with red and green
-    run(*first, out=tmp_path, device="cpu")
-    leave(RunDirectory(tmp_path, *first).checkpoints()[0])
-    found = beginnings.find(*second, lambda begun: True)
-    assert found is not None and found.num_domains == 1
-    (kept,) = (tmp_path / FOLDER).iterdir()
-    content = kept.read_bytes()
-    beginnings._keep(beginnings._keys[second][1], RunDirectory(tmp_path, *first).checkpoints()[0])
-    longer = next(path for path in (tmp_path / FOLDER).iterdir() if path != kept)
-    assert beginnings.find(*second, lambda begun: True).num_domains == 2
-    longer.unlink()  # it is the run's own file too
-    longer.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert beginnings.find(*second, lambda begun: True).num_domains == 1
-    assert not longer.exists()
-    kept.unlink()
-    assert beginnings.find(*second, lambda begun: True) is None
-    assert beginnings.leaves(*first, 1) is not None  # so that it may come again
-
-
-def test_a_run_waits_for_what_another_is_about_to_leave(registered_toys, begin, tmp_path):
-    jobs = every_order("dr")
-    beginnings = begin(jobs, tmp_path)
-    red_green, red_blue, green_red = jobs[:3]
-    assert not beginnings.waits(red_blue, [])
-    beginnings.start(*red_green)
-    assert beginnings.waits(red_blue, [red_green])
-    assert not beginnings.waits(green_red, [red_green])
-    assert not beginnings.waits(red_blue, [])  # it failed, or found no memory
-    leave = beginnings.leaves(*red_green, 1)
-    run(*red_green, out=tmp_path, device="cpu")
-    leave(RunDirectory(tmp_path, *red_green).checkpoints()[0])
-    assert not beginnings.waits(red_blue, [red_green])
-
-
-def test_the_domains_that_a_run_need_not_train_on_are_known_before_it_starts(registered_toys, begin, tmp_path):
-    jobs = every_order("dr")
-    red_green, red_blue, green_red = jobs[:3]
-    beginnings = begin(jobs, tmp_path)
-    leave = beginnings.leaves(*red_green, 1)
-    run(*red_green, out=tmp_path / "other", device="cpu")
-    assert [beginnings.num_ended(*job) for job in (red_blue, green_red)] == [0, 0]
-    leave(RunDirectory(tmp_path / "other", *red_green).checkpoints()[0])
-    assert [beginnings.num_ended(*job) for job in (red_blue, green_red)] == [1, 0]
-    stopped_run(red_blue, tmp_path)  # goes on from its own checkpoint, within the first domain
-    run(*green_red, out=tmp_path, device="cpu")
-    again = begin(jobs, tmp_path)
-    assert [again.num_ended(*job) for job in (red_green, red_blue, green_red)] == [1, 0, 3]
-
-
-def test_nobody_waits_for_a_run_that_goes_on(registered_toys, begin, tmp_path):
-    red_green, red_blue = every_order("dr")[:2]
-    run(*red_green, out=tmp_path, device="cpu")  # has checkpoints, and left nothing
-    beginnings = begin([red_green, red_blue], tmp_path)
-    beginnings.start(*red_green)
-    assert not beginnings.waits(red_blue, [red_green])
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["no links", "no room"])
@@ -470,7 +315,7 @@ def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(
     monkeypatch.setattr("metadr.beginnings.os.link", refuse)
     if full:
         monkeypatch.setattr("metadr.beginnings.shutil.copyfile", refuse)
-    jobs = every_order("er")
+    jobs = toys.every_order("er")
     assert assert_as_alone(jobs, tmp_path, toys, lanes=6) <= 18 * STEPS
     if not full:
         assert steps_taken(tmp_path / "swept") == 15 * STEPS
@@ -480,21 +325,6 @@ def test_a_disk_that_keeps_no_beginnings_keeps_nobody_waiting(
     leave(RunDirectory(tmp_path / "alone", *jobs[0]).checkpoints()[0])
     assert not beginnings.waits(jobs[1], [jobs[0]])
     assert (beginnings.find(*jobs[1], lambda begun: True) is None) == full
-
-
-def test_a_job_that_waits_lets_others_go_first():
-    started: list[str] = []
-
-    def start(job):
-        started.append(job)
-        yield from (None, None)
-
-    def waits(job, running):
-        return job == "later" and "first" in running
-
-    ended = [happened.job for happened in interleave(["first", "later", "other"], start, 2, CPU, waits=waits)]
-    assert started == ["first", "other", "later"]
-    assert sorted(ended) == ["first", "later", "other"]
 
 
 @pytest.mark.parametrize(
@@ -508,7 +338,7 @@ def test_the_paper_s_orders_and_scenes_share_as_the_pages_say(name, trained):
     assert sum(domains) == trained
 
 
-def test_what_is_shared_is_paid_for_once(registered_toys, tmp_path):
-    jobs = every_order()
+def test_what_is_shared_is_paid_for_once(registered_toys, toys, tmp_path):
+    jobs = toys.every_order()
     assert shared_domains(jobs) == [0, 1, 0, 1, 0, 1]
-    assert estimate(jobs, tmp_path, CPU).steps == (3 + 6 + 6) * STEPS
+    assert estimate(jobs, tmp_path, torch.device("cpu")).steps == (3 + 6 + 6) * STEPS

@@ -1,6 +1,8 @@
 """Virtual KITTI 2 beside the paper's numbers: a column is a condition, whatever scene it is of."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,15 +13,6 @@ from metadr.report.figure4 import clean_figure
 from metadr.report.records import pack_records, unpack_records
 from metadr.store import description
 
-ENVIRONMENT = {
-    "gpu": "abacus",
-    "processor": "",
-    "threads": 2,
-    "torch": "2.0",
-    "metadr": "0.1",
-    "commit": "c0ffee",
-    "dirty": False,
-}
 KITTI = {"Clean": 50.0, "Foggy": 40.0, "Cloudy": 70.0, "Rainy": 45.0, "Sunset": 60.0, "Morning": 75.0}
 LOOKS = {
     "clone": "Clean",
@@ -31,26 +24,31 @@ LOOKS = {
 }
 
 
-def street_run(recipe: Recipe, offset: float, data: str) -> Record:
+@pytest.fixture
+def street_run(environment: dict[str, Any]) -> Callable[..., Record]:
     """A run that ends at a value of its condition on each domain, and has 10 more on the first before that."""
-    moments = ("untrained", *recipe.order)
-    rows = [
-        {
-            "after": after,
-            "on": on,
-            "metric": "miou",
-            "value": KITTI[LOOKS[on.partition("-")[2]]] + offset + 10 * (after != moments[-1]),
-            "images": 70,
-        }
-        for after in moments
-        for on in recipe.order
-    ]
-    identity = json.loads(json.dumps({**description(recipe), "data": data, "seed": 0}))
-    return Record(identity, ENVIRONMENT, 36.0, rows)
+
+    def run(recipe: Recipe, offset: float, data: str) -> Record:
+        moments = ("untrained", *recipe.order)
+        rows = [
+            {
+                "after": after,
+                "on": on,
+                "metric": "miou",
+                "value": KITTI[LOOKS[on.partition("-")[2]]] + offset + 10 * (after != moments[-1]),
+                "images": 70,
+            }
+            for after in moments
+            for on in recipe.order
+        ]
+        identity = json.loads(json.dumps({**description(recipe), "data": data, "seed": 0}))
+        return Record(identity, environment, 36.0, rows)
+
+    return run
 
 
 @pytest.mark.parametrize("name", ["figure4", "table9", "vkitti2-rendered", "table9-rendered"])
-def test_kitti_cells_are_means_over_permutations(name: str) -> None:
+def test_kitti_cells_are_means_over_permutations(name: str, street_run: Callable[..., Record]) -> None:
     table = get_table(name)
     # Each permutation reads other scenes, and each kind of network other weights.
     number = {recipe: row.recipes.index(recipe) for row in table.rows for recipe in row.recipes}
@@ -79,27 +77,29 @@ def test_kitti_cells_are_means_over_permutations(name: str) -> None:
         (0.1, "on frames of 416x128, fewer than Virtual KITTI 2 has: tested on 8 to 26 of a scene, not on 70 to 252."),
     ],
 )
-def test_a_report_on_rendered_streets_says_how_many_frames_they_have(length: float, told: str) -> None:
+def test_a_report_on_rendered_streets_says_how_many_frames_they_have(
+    length: float, told: str, street_run: Callable[..., Record], environment: dict[str, Any]
+) -> None:
     def run_of(recipe: Recipe) -> Record:
         record = street_run(recipe, 0.0, f"{recipe.order} {dict(recipe.overrides).get('weights')}")
         for row in record.rows:
             moments = int(length * {"01": 447, "02": 233, "06": 270, "18": 339, "20": 837}[row["on"][5:7]])
             row["images"] = 2 * (moments - moments * 85 // 100)  # docs/protocol.md: what is left from 85 % on
-        return record._replace(environment={**ENVIRONMENT, "images": [128, 416]})
+        return record._replace(environment={**environment, "images": [128, 416]})
 
     table = get_table("vkitti2-rendered")
     runs = [run_of(recipe) for recipe in table.recipes]
     text = rendered(compare(table, runs), "md").decode()
     assert f"These runs are {told}" in text
     assert "Meant for frames of 416x128" in text and "keeps 100 frames of each domain" in text
-    older = [run._replace(environment=ENVIRONMENT) for run in runs]
+    older = [run._replace(environment=environment) for run in runs]
     assert f"These runs are {told}".replace(" of 416x128", "") in rendered(compare(table, older), "md").decode()
     assert "These runs" not in rendered(compare(table, []), "md").decode()
     kept = unpack_records(json.loads(pack_records(runs)))
     assert f"These runs are {told}" in rendered(compare(table, kept, published=True), "md").decode()
 
 
-def test_figure_4_is_clean_along_each_protocol() -> None:
+def test_figure_4_is_clean_along_each_protocol(street_run: Callable[..., Record]) -> None:
     table = get_table("figure4")
     runs = [street_run(recipe, 0.0, str(recipe.order)) for recipe in table.recipes if recipe.method_name != "dr"]
     figure = clean_figure(compare(table, runs))
