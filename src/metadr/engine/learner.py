@@ -362,8 +362,8 @@ class Learner:
         params, on_gpu = list(self.network.params.values()), self.device.type == "cuda"
         rate = torch.tensor(lr, device=self.device) if on_gpu else lr  # on a GPU a tensor, to be overwritten
         if self.training.optimizer == "adam":
-            return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=on_gpu)
-        return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=on_gpu)
+            return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=True)
+        return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=True)
 
 
 def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

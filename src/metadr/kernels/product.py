@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metadr.kernels.planes import empty_by_channel, from_rows, on_triton, planes, rows
@@ -40,6 +41,11 @@ class Geometry(NamedTuple):
         """One tap that meets every pixel once: the image is its patches."""
         return self.taps == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
+    @property
+    def sees_all_at_once(self) -> bool:
+        """It meets a whole image, in one place: the convolution is a linear layer."""
+        return self.taps == self.size and self.padding == (0, 0) and self.out == (1, 1)
+
 
 def fits(x: Tensor, weight: Tensor, geometry: Geometry, groups: int, most: int = MOST_PATCHES) -> bool:
     height, width = geometry.out
@@ -57,6 +63,12 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -
     if bias is not None:
         y = y + bias[:, None].to(y.dtype)
     return y.view(*y.shape[:2], *geometry.out) if images else from_rows(y, x.shape[0], *geometry.out)
+
+
+def in_one_place(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution that sees a whole image at once: libraries for convolutions take up to five times as long."""
+    flat = weight.flatten(1).contiguous()  # taps of a larger kernel lie apart, which rounds otherwise
+    return F.linear(x.flatten(1), flat, bias)[:, :, None, None]
 
 
 def _image_by_image(x: Tensor, weight: Tensor) -> bool:

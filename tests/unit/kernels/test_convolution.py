@@ -1,6 +1,8 @@
 """Convolution that does less work than torch's: the same values, first and second derivatives."""
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -24,19 +26,20 @@ GRID = [
 @pytest.fixture
 def taps(monkeypatch) -> list[tuple[int, ...]]:
     """The sizes of the kernels that images are convolved with."""
-    seen, original = [], convolution.conv2d
+    seen: list[tuple[int, ...]] = []
 
-    def conv2d(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
+    def watched(original: Callable[..., Tensor], x: Tensor, weight: Tensor, *rest: object) -> Tensor:
         seen.append(tuple(weight.shape[2:]))
         return original(x, weight, *rest)
 
-    monkeypatch.setattr(convolution, "conv2d", conv2d)
+    for module, name in ((convolution, "conv2d"), (product, "in_one_place")):
+        monkeypatch.setattr(module, name, partial(watched, getattr(module, name)))
     return seen
 
 
 def test_conv2d_is_torch_s_on_every_size(taps, double, derivatives, assert_close):
     """Rows take one point of the grid, columns another, so that they cannot be mixed up."""
-    trimmed = 0
+    trimmed = linear = 0
     for index, rows in enumerate(GRID):
         columns = GRID[(7 * index + 3) % len(GRID)]
         size, kernel, stride, padding, dilation = zip(rows, columns, strict=True)
@@ -48,8 +51,9 @@ def test_conv2d_is_torch_s_on_every_size(taps, double, derivatives, assert_close
         taps.clear()
         ours = derivatives(kernels.conv2d(x, weight, bias, *options), inputs)
         trimmed += taps[0] != kernel
+        linear += theirs[0].shape[2:] == (1, 1) and groups == 1
         assert_close(ours, theirs)
-    assert trimmed > 50
+    assert trimmed > 50 and linear > 10
 
 
 @pytest.mark.parametrize(
