@@ -190,6 +190,7 @@ class Part:
 
     needs_a_past: ClassVar[bool] = False  # does nothing on the first domain but keep something of it; not inherited
     of_later_domains: ClassVar[tuple[str, ...]] = ()  # settings that do nothing before the second; not inherited
+    later: ClassVar[Mapping[str, Any]] = {}  # settings that came after runs had been made, and what those had
 
     def __post_init__(self) -> None:
         check(self)
@@ -203,7 +204,8 @@ class Part:
     def content(self) -> dict[str, Any]:
         """All that decides what this part does: its share of the run's key."""
         settings = {name: getattr(self, name) for name in names(type(self))}
-        return {"part": self.name, "revision": self.revision, **settings}
+        told = {name: value for name, value in settings.items() if (name, value) not in self.later.items()}
+        return {"part": self.name, "revision": self.revision, **told}
 
     def extend(self, batch: Batch, ctx: Context) -> Batch:
         """Add rows to a batch (ER)."""

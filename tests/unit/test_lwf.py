@@ -2,15 +2,17 @@
 
 import copy
 
+import pytest
 import torch
 
 from metadr.core import Batch
 from metadr.parts import LwF
 
 
-def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
+@pytest.mark.parametrize(("replayed", "new"), [(0, 1.0), (3, 0.25), (3, 0.0)])
+def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy, replayed, new):
     """Against copies of the module itself, old and new, in float64 and train mode."""
-    part = LwF(strength=0.7, temperature=3.0)
+    part, weight_of_new = LwF(strength=0.7, temperature=3.0, new=new), new
     learner = toy.on_second_domain(toy.learner(part, module=toy.module(0).double()))
     old = copy.deepcopy(learner.network.module).train()
     old.load_state_dict(learner.network.state())
@@ -18,7 +20,7 @@ def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
     new = copy.deepcopy(learner.network.module).train()
     new.load_state_dict(learner.network.state())
     images = toy.domains[1].train.x[:7]
-    batch = Batch(images, toy.domains[1].train.y[:7])
+    batch = Batch(images, toy.domains[1].train.y[:7], replayed)
     statistics = learner.network.norms.copy()
 
     ours = part.penalty(batch, batch, learner._context(part))
@@ -26,6 +28,8 @@ def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
 
     p, q = (net(images.double() / 255).div(3.0).softmax(1) for net in (old, new))
     apart = (p.detach() * (p.detach() / q).log()).sum(1)
+    weights = torch.tensor([weight_of_new] * (7 - replayed) + [1.0] * replayed, dtype=apart.dtype)
+    apart = apart * weights.view(-1, *[1] * (apart.ndim - 1))
     theirs = 0.7 * 9.0 * (apart[batch.y != 255] if toy.task.on_masks else apart).mean()
     expected = torch.autograd.grad(theirs, [dict(new.named_parameters())[name] for name in learner.network.params])
     torch.testing.assert_close(ours, theirs)
@@ -35,6 +39,11 @@ def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy):
     assert not learner.network._left  # nor does it move batch norm's statistics
     for name, value in learner.network.norms.copy().items():
         assert torch.equal(value, statistics[name])
+
+
+def test_what_was_run_before_new_images_had_a_weight_of_their_own_keeps_its_key():
+    assert LwF().content() == {"part": "lwf", "revision": 1, "strength": 1.0, "temperature": 2.0}
+    assert LwF(new=0.5).content()["new"] == 0.5
 
 
 def test_lwf_leaves_ignored_pixels_out(segmentation):

@@ -1,7 +1,8 @@
 """Learning without forgetting: stay close to what the network said before this domain."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,9 +25,11 @@ class LwF(Part):
     name: ClassVar[str] = "lwf"
     passes: ClassVar[tuple[str, ...]] = ()
     needs_a_past: ClassVar[bool] = True
+    later: ClassVar[Mapping[str, Any]] = {"new": 1.0}
 
     strength: float = setting(1.0, "weight of the distance from what was said before", low=0)
     temperature: float = setting(2.0, "what logits are divided by: the larger, the more small chances count", above=0)
+    new: float = setting(1.0, "weight of a new image beside 1 of a replayed one; 0: only memory is held", low=0)
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         if not ctx.state or not self.strength:
@@ -37,7 +40,9 @@ class LwF(Part):
         new = self._chances(ctx.logits(batch.x, role="beside"))
         divergence = kl_div(new, old, log_target=True, reduction="none").sum(1)
         kept = (batch.y != ctx.task.ignore_index).to(divergence) if ctx.task.on_masks else torch.ones_like(divergence)
-        return self.strength * self.temperature**2 * (divergence * kept).sum() / kept.sum().clamp(min=1)
+        fresh = len(batch.x) - batch.replayed
+        held = torch.cat((self.new * divergence[:fresh], divergence[fresh:]))
+        return self.strength * self.temperature**2 * (held * kept).sum() / kept.sum().clamp(min=1)
 
     def end_domain(self, domain: Domain, ctx: Context) -> dict[str, Tensor]:
         return {f"params.{name}": value.detach().clone() for name, value in ctx.params.items()}

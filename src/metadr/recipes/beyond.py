@@ -34,6 +34,7 @@ ALL_DOMAINS = {"tested_by": "domains"}
 FIXED = {"later_norm": "fixed"}
 FALLING = {"later_lr": 1e-4, "decay": "cosine"}
 FALLING_FAR = {"later_lr": 3e-4, "decay": "cosine"}
+OF_MEMORY = {**PER_IMAGE, "lwf.new": 0.0}
 
 # Their order is that of the runs.
 STAGES: dict[str, tuple[C, ...]] = {
@@ -97,6 +98,15 @@ STAGES: dict[str, tuple[C, ...]] = {
         *(C("average+dr+er", {**PER_IMAGE, "average.past": past}, FASTEST) for past in (0.3, 0.5)),
         C("average+dr+er", PER_IMAGE, FALLING_FAR),
         C("average+dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.25}, FASTEST),
+    ),
+    "held to what was said of a memory's images, and free to learn new ones": (
+        *(C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": strength}, FASTEST) for strength in (1.0, 4.0)),
+        *(C("dr+er+lwf", OF_MEMORY, rate) for rate in (FASTER, FALLING_FAR)),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.new": 0.25}, FASTEST),
+        C("dr+er+lwf", {**OF_MEMORY, "dr.compositions": 1}, FASTEST),
+        C("dr+er+lwf", {**OF_MEMORY, "er.replay_batch": 128}, FASTEST),
+        *(C("average+dr+er+lwf", OF_MEMORY, rate) for rate in (FASTEST, FALLING_FAR)),
+        C("average+dr+er+lwf", {**OF_MEMORY, "average.past": 0.5}, {"later_lr": 1e-3}),
     ),
     "around the best of these, which were at an edge": (
         *(C("dr+lwf", {**PER_IMAGE, "lwf.strength": strength}, FASTER) for strength in (0.1, 0.25)),
