@@ -48,7 +48,7 @@ def other(owner: type, name: str, value: Any) -> Any:
 PART_FIELDS = [f"{name}.{field.name}" for name, part in PARTS.items() for field in dataclasses.fields(part)]
 
 
-# Weights are known by their content: tests/unit/test_weights.py.
+# Weights are known by their content: tests/unit/weights/test_runs.py.
 TRAINING_FIELDS = [field.name for field in dataclasses.fields(Training) if field.name != "weights"]
 
 
