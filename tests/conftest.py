@@ -7,6 +7,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -56,6 +58,18 @@ def toys(on_one_thread):
 def web():
     """The module web.py: what a server on this machine can be told to answer, and the file that it has."""
     return _web
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Callable[[float], None]:
+    """Time that passes when it is told to."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def pass_by(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_by
 
 
 @pytest.fixture

@@ -293,6 +293,15 @@ def record_passes(learner: Learner) -> list[Pass]:
     return passes
 
 
+def by_role(passes: list[Pass]) -> dict[str, list[Batch]]:
+    return {role: [seen.batch for seen in passes if seen.role == role] for role in {seen.role for seen in passes}}
+
+
+def pictures(images: Tensor) -> list[bytes]:
+    """Images as values that can be compared, counted and looked up."""
+    return [image.numpy().tobytes() for image in images]
+
+
 def batch_statistics(learner: Learner, seen: Pass) -> dict[str, Tensor]:
     """The statistics of one pass, by the plain layers: with a momentum of 1 they become the running ones."""
     module = copy.deepcopy(learner.network.module).train()

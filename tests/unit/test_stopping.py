@@ -4,7 +4,6 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -35,17 +34,6 @@ def handlers() -> list[object]:
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Callable[[float], None]:
-    now = [1000.0]
-    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-
-    def pass_by(seconds: float) -> None:
-        now[0] += seconds
-
-    return pass_by
 
 
 @pytest.mark.parametrize("number", SIGNALS)
