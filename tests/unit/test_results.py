@@ -45,16 +45,13 @@ def test_a_demo_of_one_seed_takes_at_most_four_minutes_on_two_cores():
         assert sum(record.seconds for record in records if record.seed == seed) < 240
 
 
-def test_on_streets_naive_loses_most_on_each_seed_and_meta_dr_keeps_most_on_the_mean():
+def test_on_streets_naive_loses_most_and_meta_dr_keeps_most_on_each_seed():
     records = read_records(ROOT / "results" / "demo-segmentation.json")
     kept = {(record.title, record.seed): record.summary.kept for record in records}
     assert len(kept) == 9
     for seed in range(3):
-        assert kept["Naive", seed] + 11 <= min(kept["Naive + DR", seed], kept["Meta-DR", seed])
+        assert kept["Naive", seed] + 14 <= kept["Naive + DR", seed] < kept["Meta-DR", seed]
         assert sum(record.seconds for record in records if record.seed == seed) < 240
-    dr, meta_dr = (fmean(kept[title, seed] for seed in range(3)) for title in ("Naive + DR", "Meta-DR"))
-    assert dr < meta_dr
-    assert f"it keeps {meta_dr:.1f} and DR {dr:.1f}" in (ROOT / "docs" / "protocol.md").read_text()
     [groups] = group(records).values()
     assert markdown(groups) in (ROOT / "results" / "demo-segmentation.md").read_text()
 
