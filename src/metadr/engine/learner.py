@@ -359,11 +359,12 @@ class Learner:
         }
 
     def _new_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        # Not fused on a CPU: torch's walks memory as it lies there, and gradients may lie otherwise than parameters.
         params, on_gpu = list(self.network.params.values()), self.device.type == "cuda"
         rate = torch.tensor(lr, device=self.device) if on_gpu else lr  # on a GPU a tensor, to be overwritten
         if self.training.optimizer == "adam":
-            return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=True)
-        return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=True)
+            return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=on_gpu)
+        return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=on_gpu)
 
 
 def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -70,3 +70,20 @@ def test_checkpoint_can_be_gone_on_from_twice(classification, toys):
     learner.load(stored)
     learner.steps(2)
     toys.assert_same_bits(stored, kept)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_gradients_that_lie_otherwise_than_parameters_move_them_alike(kind, classification):
+    """As over images whose colours lie together in memory: torch's fused optimisers do not look there on a CPU."""
+    learner = classification.learner(optimizer=kind.__name__.lower(), lr=0.02)
+    train = classification.domains[0].train
+    learner.begin_domain(train._replace(x=train.x.contiguous(memory_format=torch.channels_last)), first=True)
+    twins = [param.detach().clone() for param in learner.network.params.values()]
+    learner.steps(1)
+    params = list(learner.network.params.values())
+    assert any(not param.grad.is_contiguous() for param in params)
+    for twin, param in zip(twins, params, strict=True):
+        twin.grad = param.grad.contiguous()
+    kind(twins, lr=0.02, foreach=False, fused=False).step()
+    for twin, param in zip(twins, params, strict=True):
+        torch.testing.assert_close(param.detach(), twin)
