@@ -137,7 +137,8 @@ def _sweep_and_report(
     with working(console) as tell:
         for recipe in {_read_by(each): each for table in chosen for each in table.recipes}.values():
             prepare(recipe, tell)
-    planned = {recipe for table in chosen for row in table.rows if not row.by for recipe in row.recipes}
+    rows_with_own = [(row, table.seeds_in(row)) for table in chosen for row in table.rows if not row.by]
+    planned = {job for row, each in rows_with_own for job in _of_row(row, each)}
     tables = [table.with_own_runs(partial(_has_own_runs, out, planned)) for table in tables]
     chosen = only(tables, rows)
     wanted = jobs_of(*(table.seeds_of for table in chosen))
@@ -222,7 +223,7 @@ def _timed(tell: Callable[[Work], None], recipe: Recipe, device: torch.device) -
     return seconds_a_step(recipe, device)
 
 
-def _has_own_runs(out: Path, planned: set[Recipe], row: Row, seeds: Collection[int]) -> bool:
+def _has_own_runs(out: Path, planned: set[Job], row: Row, seeds: Collection[int]) -> bool:
     """Whether a row that could read others' runs by another policy has runs of its own.
 
     It has where these are planned anyway or more of them are finished, and where a finished run that it would read was
@@ -230,12 +231,16 @@ def _has_own_runs(out: Path, planned: set[Recipe], row: Row, seeds: Collection[i
     """
     own, others = row.read, _finished(out, row, seeds)
     lacking = any(row.by not in run.read("rows.json")[-1].get(BY_PASSES, ()) for run in others)
-    return lacking or planned >= {*own.recipes} or len(_finished(out, own, seeds)) > len(others)
+    return lacking or planned.issuperset(_of_row(own, seeds)) or len(_finished(out, own, seeds)) > len(others)
+
+
+def _of_row(row: Row, seeds: Collection[int]) -> list[Job]:
+    return [Job(recipe, seed) for recipe in row.recipes for seed in seeds]
 
 
 def _finished(out: Path, row: Row, seeds: Collection[int]) -> list[RunDirectory]:
     try:
-        runs = [RunDirectory(out, recipe, seed) for recipe in row.recipes for seed in seeds]
+        runs = [RunDirectory(out, *job) for job in _of_row(row, seeds)]
     except UserError:  # one cannot be run as it is, which the plan will say
         return []
     return [run for run in runs if run.finished]

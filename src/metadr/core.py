@@ -190,7 +190,7 @@ class Part:
 
     needs_a_past: ClassVar[bool] = False  # does nothing on the first domain but keep something of it; not inherited
     of_later_domains: ClassVar[tuple[str, ...]] = ()  # settings that do nothing before the second; not inherited
-    later: ClassVar[Mapping[str, Any]] = {}  # settings that came after runs had been made, and what those had
+    later: ClassVar[Mapping[str, Any]] = {}  # settings that came after runs had been made, with what those had
 
     def __post_init__(self) -> None:
         check(self)

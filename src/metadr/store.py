@@ -137,7 +137,7 @@ def recipe_from_identity(content: Mapping[str, Any], **data: Any) -> Recipe:
         if part["part"] not in PARTS:
             raise unknown("part", part["part"], PARTS, hint="Import the module that registers it.")
         kind = PARTS[part["part"]]
-        method.append(kind(**{name: part[name] for name in names(kind) if name in part}))
+        method.append(kind(**{**kind.later, **{name: part[name] for name in names(kind) if name in part}}))
     training = whole_training(content)
     usual = dataclasses.asdict(settled(benchmark.training, method))
     if training["batch_norm"] == policy_of(usual["batch_norm"], map(type, method)):

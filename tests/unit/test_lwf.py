@@ -5,20 +5,22 @@ import copy
 import pytest
 import torch
 
+from metadr.benchmarks import make_recipe
 from metadr.core import Batch
 from metadr.parts import LwF
+from metadr.store import description, recipe_from_identity
 
 
 @pytest.mark.parametrize(("replayed", "new"), [(0, 1.0), (3, 0.25), (3, 0.0)])
 def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy, replayed, new):
     """Against copies of the module itself, old and new, in float64 and train mode."""
-    part, weight_of_new = LwF(strength=0.7, temperature=3.0, new=new), new
+    part = LwF(strength=0.7, temperature=3.0, new=new)
     learner = toy.on_second_domain(toy.learner(part, module=toy.module(0).double()))
     old = copy.deepcopy(learner.network.module).train()
     old.load_state_dict(learner.network.state())
     learner.steps(3)
-    new = copy.deepcopy(learner.network.module).train()
-    new.load_state_dict(learner.network.state())
+    now = copy.deepcopy(learner.network.module).train()
+    now.load_state_dict(learner.network.state())
     images = toy.domains[1].train.x[:7]
     batch = Batch(images, toy.domains[1].train.y[:7], replayed)
     statistics = learner.network.norms.copy()
@@ -26,12 +28,12 @@ def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy, replayed, n
     ours = part.penalty(batch, batch, learner._context(part))
     found = torch.autograd.grad(ours, list(learner.network.params.values()))
 
-    p, q = (net(images.double() / 255).div(3.0).softmax(1) for net in (old, new))
+    p, q = (net(images.double() / 255).div(3.0).softmax(1) for net in (old, now))
     apart = (p.detach() * (p.detach() / q).log()).sum(1)
-    weights = torch.tensor([weight_of_new] * (7 - replayed) + [1.0] * replayed, dtype=apart.dtype)
+    weights = torch.tensor([new] * (7 - replayed) + [1.0] * replayed, dtype=apart.dtype)
     apart = apart * weights.view(-1, *[1] * (apart.ndim - 1))
     theirs = 0.7 * 9.0 * (apart[batch.y != 255] if toy.task.on_masks else apart).mean()
-    expected = torch.autograd.grad(theirs, [dict(new.named_parameters())[name] for name in learner.network.params])
+    expected = torch.autograd.grad(theirs, [dict(now.named_parameters())[name] for name in learner.network.params])
     torch.testing.assert_close(ours, theirs)
     assert ours > 0
     for one, other in zip(found, expected, strict=True):
@@ -44,6 +46,13 @@ def test_lwf_is_the_divergence_of_two_networks_and_its_gradient(toy, replayed, n
 def test_what_was_run_before_new_images_had_a_weight_of_their_own_keeps_its_key():
     assert LwF().content() == {"part": "lwf", "revision": 1, "strength": 1.0, "temperature": 2.0}
     assert LwF(new=0.5).content()["new"] == 0.5
+
+
+def test_such_a_setting_is_read_back_as_those_runs_had_it(monkeypatch):
+    monkeypatch.setattr(LwF, "later", {"new": 0.5})  # as if the default had changed since
+    for new in (0.5, 1.0):
+        recipe = make_recipe("embedded", "lwf", new=new)
+        assert recipe_from_identity(description(recipe)) == recipe
 
 
 def test_lwf_leaves_ignored_pixels_out(segmentation):

@@ -24,6 +24,7 @@ from metadr.report.records import pack_records, unpack_records
 from metadr.report.write import write_report
 from metadr.sequence import BY_PASSES
 from metadr.store import description, recipe_from_identity
+from metadr.sweep import Job
 
 OTHERS = ("all", "clean", "inner+clean")  # Meta-DR's own is that of the simulated pass
 METHODS = {
@@ -276,8 +277,9 @@ def test_what_has_been_run_or_is_to_be_run_by_a_policy_is_not_run_again_by_anoth
     table = Table("toy", "", (Row("usual", (recipe,)), Row("by all passes", (recipe,), 2, by="all")))
     shared, own = table.recipes, table.read.recipes
     assert shared == (recipe,) and own == (recipe, as_first_read)
-    assert table.with_own_runs(partial(has_own_runs, tmp_path, {recipe})).recipes == shared
-    assert table.with_own_runs(partial(has_own_runs, tmp_path, {recipe, as_first_read})).recipes == own
+    planned = {Job(recipe, 0), Job(as_first_read, 0)}
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, planned)).recipes == shared  # one seed of two
+    assert table.with_own_runs(partial(has_own_runs, tmp_path, {*planned, Job(as_first_read, 1)})).recipes == own
     metadr.run(as_first_read, out=tmp_path, device="cpu")
     assert table.with_own_runs(partial(has_own_runs, tmp_path, set())).recipes == own
     for seed in (0, 1):

@@ -29,7 +29,7 @@ class LwF(Part):
 
     strength: float = setting(1.0, "weight of the distance from what was said before", low=0)
     temperature: float = setting(2.0, "what logits are divided by: the larger, the more small chances count", above=0)
-    new: float = setting(1.0, "weight of a new image beside 1 of a replayed one; 0: only memory is held", low=0)
+    new: float = setting(1.0, "weight of a new image beside 1 of a replayed one; 0: only those of ER are held", low=0)
 
     def penalty(self, raw: Batch, batch: Batch, ctx: Context) -> Tensor | float:
         if not ctx.state or not self.strength:
