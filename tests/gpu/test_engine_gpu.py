@@ -95,6 +95,30 @@ def test_the_fisher_on_a_gpu_is_that_of_a_cpu_and_the_same_each_time(precision, 
         assert torch.equal(fishers[1][name], fishers[2][name])
 
 
+class Turned(nn.Module):
+    """A linear layer whose weight is turned before it is used: so its gradient lies in memory, too."""
+
+    def __init__(self, num_values: int, num_classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(num_classes, 1, num_values) / 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        each = x.flatten(1).expand(len(self.weight), -1, -1)
+        return torch.bmm(each, self.weight.transpose(1, 2))[..., 0].T
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_gradients_may_lie_otherwise_than_their_parameters(optimizer, classification, toys):
+    """torch's fused optimisers refuse them."""
+    plain, recorded = [], []
+    for capture, made in ((False, plain), (True, recorded)):
+        torch.manual_seed(0)
+        module = Turned(classification.domains[0].train.x[0].numel(), classification.task.num_classes)
+        made += play(classification, capture=capture, module=module, **OPTIMIZERS[optimizer])
+    assert recorded[1] == plain[1]
+    toys.assert_same_bits(recorded[0].state(), plain[0].state())
+
+
 # Recorded steps.
 
 

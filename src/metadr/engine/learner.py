@@ -16,6 +16,7 @@ from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
 from metadr.engine.streams import EPOCHS, Streams, stream_seed
+from metadr.kernels.planes import alike
 from metadr.policies import others_kept, settled
 
 
@@ -148,7 +149,7 @@ class Learner:
         with second_derivatives_of(self.training.model):
             terms, grads = self.gradient()
         for param, grad in zip(self.network.params.values(), grads, strict=True):
-            param.grad = grad
+            param.grad = alike(grad, param)  # torch's fused optimisers refuse others on a GPU, and are wrong on a CPU
         self.optimizer.step()
         self.network.settle()
         return terms
@@ -359,7 +360,6 @@ class Learner:
         }
 
     def _new_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        # Not fused on a CPU: torch's walks memory as it lies there, and gradients may lie otherwise than parameters.
         params, on_gpu = list(self.network.params.values()), self.device.type == "cuda"
         rate = torch.tensor(lr, device=self.device) if on_gpu else lr  # on a GPU a tensor, to be overwritten
         if self.training.optimizer == "adam":
