@@ -35,6 +35,7 @@ FIXED = {"later_norm": "fixed"}
 FALLING = {"later_lr": 1e-4, "decay": "cosine"}
 FALLING_FAR = {"later_lr": 3e-4, "decay": "cosine"}
 OF_MEMORY = {**PER_IMAGE, "lwf.new": 0.0}
+HALF = {"average.past": 0.5}
 
 # Their order is that of the runs.
 STAGES: dict[str, tuple[C, ...]] = {
@@ -132,6 +133,24 @@ STAGES: dict[str, tuple[C, ...]] = {
         *(C("dr+er+lwf", PER_IMAGE, falling) for falling in (FALLING, FALLING_FAR)),
         C("dr+er+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FALLING_FAR),
         C("dr+er+lwf", {**PER_IMAGE, "dr.compositions": 1, "lwf.strength": 0.5}, FALLING_FAR),
+    ),
+    "around the best again: held more, replayed more, or several of what helps at once": (
+        C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FASTER),
+        C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.25, "lwf.temperature": 1.0}, FASTER),
+        C("average+dr+lwf", {**PER_IMAGE, **FIXED, "lwf.strength": 0.25}, FASTER),
+        *(C("average+dr+lwf", {**PER_IMAGE, **HALF, "lwf.strength": strength}, FASTER) for strength in (0.1, 0.25)),
+        C("average+dr+lwf", {**PER_IMAGE, "lwf.strength": 0.5}, FALLING_FAR),
+        C("average+dr+lwf", {**PER_IMAGE, **HALF, "lwf.strength": 0.25}, FALLING_FAR),
+        C("average+dr", {**PER_IMAGE, **FIXED, **HALF}, FASTER),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": 16.0}, FASTEST),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0, "lwf.temperature": 4.0}, FASTEST),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0, "er.replay_batch": 128}, FASTEST),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0}, FALLING_FAR),
+        C("dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0, "er.replay_batch": 128}, FALLING_FAR),
+        *(C("average+dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0}, rate) for rate in (FASTEST, FALLING_FAR)),
+        C("average+dr+er+lwf", {**OF_MEMORY, **HALF}, FALLING_FAR),
+        C("average+dr+er+lwf", {**OF_MEMORY, "er.replay_batch": 128}, FALLING_FAR),
+        C("average+dr+er+lwf", {**OF_MEMORY, "lwf.strength": 4.0, "er.replay_batch": 128}, FALLING_FAR),
     ),
     "how far later domains may move the weights; a memory may allow more": (
         *(C("dr", PER_IMAGE, {"later_lr": rate}) for rate in (1e-4, 3e-4, 1e-5)),
