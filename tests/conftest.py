@@ -84,6 +84,8 @@ def interpreted():
         source = str(Path(metadr.__file__).resolve().parents[1])
         env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+        if "only 0-dimensional arrays can be converted" in ended.stderr:  # 3.6 does, with numpy 2.4 or newer
+            pytest.skip("Triton's interpreter loops over arrays that this numpy takes for no numbers")
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

@@ -104,12 +104,15 @@ def test_orders_that_begin_alike_are_trained_once_to_the_same_bits(
         toys.assert_same_bits(final(tmp_path / "swept", job), final(tmp_path / "alone", job))
 
 
-@pytest.mark.parametrize("acting", ["dr", "meta-dr"])
-def test_methods_share_the_first_domain_to_the_same_bits(acting, registered_toys, short_turns, toys, tmp_path):
+@pytest.mark.parametrize(
+    ("acting", "begun"),
+    [("dr", 1), ("meta-dr", 2)],  # the one with GEM, whose memories move batch norm's statistics, keeps others beside
+)
+def test_methods_share_the_first_domain_to_the_same_bits(acting, begun, registered_toys, short_turns, toys, tmp_path):
     names = [acting, f"{acting}+er", f"{acting}+gem+l2", f"{acting}+average+ewc+lwf"]
     sharing = [Job(make_recipe("toy-shapes", name, steps=6), 0) for name in names]
     assert sweep(sharing, out=tmp_path / "swept", device="cuda", lanes=4).failed == []
-    assert sum(RunDirectory(tmp_path / "swept", *job).read("done.json")["steps"] for job in sharing) == 9 * 6
+    assert sum(RunDirectory(tmp_path / "swept", *job).read("done.json")["steps"] for job in sharing) == (begun + 8) * 6
     for job in sharing:
         run(*job, out=tmp_path / "alone", device="cuda")
         toys.assert_same_bits(final(tmp_path / "swept", job), final(tmp_path / "alone", job))

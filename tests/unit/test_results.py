@@ -241,14 +241,19 @@ def test_the_pages_compare_readings_and_methods_on_shared_seeds():
         gains = [now[seed].summary.acc - dr[seed].summary.acc for seed in range(3)]
         assert told.format(in_words(gains, "+.1f")) in reproduce
     alpha = {size: of(comparison("table8-weights"), f"alpha = {size}", "") for size in (0.001, 0.01, 0.1)}
-    gains = [
-        [alpha[b][s].summary.acc - alpha[a][s].summary.acc for s in (0, 1)] for a, b in ((0.001, 0.01), (0.01, 0.1))
+    steps = [
+        in_words([alpha[to][s].summary.acc - alpha[size][s].summary.acc for s in range(3)], "+.1f")
+        for size, to in ((0.001, 0.01), (0.01, 0.1))
     ]
-    assert f"{fmean(gains[0]):+.1f} ACC over 0.001, and 0.1 has {in_words(gains[1], '+.1f')} over 0.01" in reproduce
-    behind = [
-        of(figure, "Meta-DR, psi3", "P2")[s].summary.acc - of(figure, "Naive + DR, psi3", "P2")[s].summary.acc
-        for s in range(3)
-    ]
+    assert "0.01 has {} ACC over 0.001, and 0.1 has {} over 0.01".format(*steps) in reproduce
+
+    def ahead(psi):
+        now, dr = (of(figure, f"{method}, {psi}", "P2") for method in ("Meta-DR", "Naive + DR"))
+        return [now[seed].summary.acc - dr[seed].summary.acc for seed in range(3)]
+
+    by_psi = [in_words(ahead(psi), "+.1f") for psi in ("psi2", "psi1")]
+    assert "With psi2 it has {} ACC, with psi1 {}:".format(*by_psi) in reproduce
+    behind = ahead("psi3")
     assert max(behind) < 0 and f"less ACC on each seed, {-fmean(behind):.1f} points on the mean" in reproduce
 
 
@@ -261,6 +266,20 @@ def test_the_page_compares_the_terms_of_meta_dr():
     assert all(one > other for one, other in zip(both, adapt, strict=True))
     assert f"recall alone is above both on one ({recall[0]:.1f}) and last on the two others" in page
     assert recall[0] > max(both[0], adapt[0]) and all(recall[n] < min(both[n], adapt[n]) for n in (1, 2))
+
+
+def test_the_page_compares_weights_of_one_term():
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
+    for name, term in (("table7-weights", "adapt {:.1f} ACC and {:.1f}"), ("table6-weights", "recall {:.1f} and {:.1f}")):
+        weak, strong = comparison(name).table.rows[1:]
+        made = comparison(name)
+        assert term.format(*(fmean(run.summary.acc for run in made.runs_of(row)) for row in (weak, strong))) in page
+        paper = [fmean(made.cells[row.title, column].paper.mean for column in made.columns) for row in (weak, strong)]
+        assert "the paper {:.1f} and {:.1f})".format(*paper) in page
+        assert max(abs(made.cells[weak.title, column].difference) for column in made.columns) < 3
+    by_batch = comparison("table6-weights", tested_by="batch")
+    weak, strong = (fmean(by_batch.cells[row, column].mean for column in by_batch.columns) for row in ("beta = 0.1", "beta = 1.0"))
+    assert f"it has {strong:.1f} and recall at 0.1 {weak:.1f} (`" in page
 
 
 def test_the_page_says_where_svhn_is_lost_on_p2():
@@ -363,9 +382,21 @@ def test_the_page_says_what_the_search_found():
     means = {title: f"{fmean(scores):.1f}" for title, scores in found.items()}
     assert f"DR alone {means['dr dr.per=image dr.pick=operation']}" in page
     assert f"Naive {means['naive']}" in page
+    of = "dr.per=image dr.pick=operation"
+    said = [
+        f"`average+dr` has {means[f'average+dr {of} average.past=0.5 later_lr=0.0001']} with a share of a half",
+        f"`dr+lwf` has {means[f'dr+lwf {of} lwf.strength=0.5 later_lr=0.0001']} at a strength of 0.5",
+        f"at 0.25 ({means[f'dr+lwf {of} lwf.strength=0.25 later_lr=0.0001']}) and 1 "
+        f"({means[f'dr+lwf {of} lwf.strength=1.0 later_lr=0.0001']})",
+        f"without `average` {means[f'dr+er+lwf {of} lwf.new=0.0 lwf.strength=4.0 later_lr=0.0003']} at a strength of 4",
+        f"Without DR it has {means['average average.past=0.5 later_lr=0.0003']}",
+    ]
+    assert [each for each in said if each not in page] == []
     beside = means["dr+lwf dr.per=image dr.pick=operation lwf.strength=1.0"]
     assert f"(`lwf` {means['lwf']}; with DR {beside})" in page
-    assert f"`dr+er+lwf` has {means['dr+er+lwf dr.per=image dr.pick=operation later_lr=0.0001']}" in page
+    of_new = max(fmean(found[title]) for title in found if "dr+er+lwf " in title and "lwf.new" not in title)
+    dr_er = max(fmean(found[title]) for title in found if title.startswith("dr+er "))
+    assert f"new images as well it has {of_new:.1f} at best, `dr+er` {dr_er:.1f}, ER {means['er']}" in page
 
 
 @pytest.mark.parametrize("name", [name for name in COMPARED if (ROOT / "results" / f"{name}.json").exists()])
