@@ -34,8 +34,8 @@ RECOMMENDED: Mapping[str, Configuration] = {
         "average+dr+lwf",
         {**PER_IMAGE, "lwf.strength": 0.25},
         {"later_lr": 1e-4},
-        about="without memory: a transformation drawn for every image, outputs held near those of before, and a mean of "
-        "the weights before and after. Best so far on held-out images of the digits, not tested on fresh seeds",
+        about="without memory: a transformation drawn for every image, outputs held near those of before, and a mean "
+        "of the weights before and after. Best so far on held-out images of the digits, not tested on fresh seeds",
     ),
     "recommended-er": Configuration(
         "average+dr+er+lwf",
