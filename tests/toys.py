@@ -256,7 +256,7 @@ def every_order(method: str = "naive", benchmark: str = "toy-shapes", **fields: 
 
 
 def final(out: Path, job: Job) -> dict[str, Tensor]:
-    """Its scores, in their order, and all that its last checkpoint holds."""
+    """Its scores, in their order, and the network of its last checkpoint."""
     directory = RunDirectory(out, *job)
     assert directory.finished
     rows = directory.read("rows.json")
@@ -264,7 +264,8 @@ def final(out: Path, job: Job) -> dict[str, Tensor]:
         (after, on) for after in ("untrained", *job.recipe.order) for on in job.recipe.domains
     ]
     scores = torch.tensor([row["value"] for row in rows], dtype=torch.float64)
-    return {"scores": scores, **load_file(directory.checkpoints()[0])}
+    left = load_file(directory.checkpoints()[0])  # a run by itself leaves more than one of a sweep
+    return {"scores": scores, **{name: value for name, value in left.items() if name.startswith("model/")}}
 
 
 class Pass(NamedTuple):

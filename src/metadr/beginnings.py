@@ -24,6 +24,7 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
+from metadr.past import past_of
 from metadr.policies import others_kept
 from metadr.promises import Promises
 from metadr.provenance import environment
@@ -209,9 +210,9 @@ def shared_domains(runs: Iterable[Run]) -> list[int]:
 
 
 def _keys(recipe: Recipe, seed: int, data_of: Callable[[Recipe], str]) -> list[str]:
-    benchmark = benchmark_of(recipe)
-    if recipe.access == "all" or training_of(recipe).kept_epoch == "best":
-        return []  # what it sees first, or says of it, depends on all of its domains
+    benchmark, training = benchmark_of(recipe), training_of(recipe)
+    if recipe.access == "all" or training.kept_epoch == "best" or past_of(training):
+        return []  # what it sees first, or says of it, depends on all of its domains, or on those before
     made_for = [seed, benchmark.classes, benchmark.task.num_classes]
     rest = {name: value for name, value in description(recipe).items() if name not in ("order", "tested")}
     contents: list[list[Any]] = [[_of_first_domain(recipe), data_of(_first_domain(recipe))]]

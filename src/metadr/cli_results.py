@@ -76,15 +76,20 @@ def unpack(
 def weights(
     run: Annotated[Path, typer.Argument(help="directory of a run")],
     output: Annotated[Path, typer.Option("--output", "-o", help="safetensors file to write")],
+    past: Annotated[
+        bool, typer.Option("--past", help="with all that its method kept of its domains: a run goes on from there")
+    ] = False,
 ) -> None:
     """Write the network of a run to a file: its state_dict(), to be used anywhere, or as --weights of another run."""
-    written = packs.write_weights(run, output)
-    missing = len(written.order) - len(written.learnt)
+    written = packs.write_weights(run, output, past=past)
+    missing = len({*written.order}.difference(written.learnt))
     learnt = ", ".join(written.learnt) or "no domain to its end"
     left = f"; {missing} of {len(written.order)} domains had not ended" if missing else ""
     console.print(f"Wrote {escape(str(output))}: {written.model}, which learnt {escape(learnt)}{left}.", soft_wrap=True)
     if written.classes:
         console.print(f"Its outputs: {escape(', '.join(written.classes))}.", soft_wrap=True)
+    if past:
+        console.print("With what its method kept of these: a run that starts from it goes on from there.")
     console.print(f"Its images: {written.images}. Go on with --weights {escape(str(output))}.", soft_wrap=True)
 
 

@@ -98,10 +98,10 @@ class Task:
     def __post_init__(self) -> None:
         check(self)
 
-    def check(self, domain: Domain) -> Domain:
-        """Refuse a domain whose images or labels do not fit this task."""
+    def check(self, domain: Domain, *, trained: bool = True) -> Domain:
+        """Refuse a domain whose images or labels do not fit this task; one that is only tested on may have no other."""
         for part, split in (("train", domain.train), ("test", domain.test), ("val", domain.val)):
-            if split is not None:
+            if split is not None and (trained or split.num_images):
                 self._check_split(f"{domain.name}/{part}", split)
         if domain.train.x.shape[1:] != domain.test.x.shape[1:]:
             raise UserError(
@@ -326,6 +326,7 @@ class Benchmark:
     configure: "Callable[[Any], Benchmark] | None" = None
     prepare: Callable[[tuple[str, ...], Watch | None], Mapping[str, Found]] | None = None
     num_train: Callable[[str], int] | None = None  # training images of a domain, where that is quicker than loading it
+    only_tested: tuple[str, ...] = ()  # domains without training images: no order may name them
     size_of: Callable[[str], str] | None = None  # WIDTHxHEIGHT of a domain's images, where copies of the data differ
 
     def fingerprint_of(self, order: tuple[str, ...]) -> str:

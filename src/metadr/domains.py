@@ -94,7 +94,8 @@ def _read(recipe: Recipe, name: str) -> Domain:
         )
     val = domain.val and domain.val.first(limit)
     return benchmark.task.check(
-        domain._replace(train=domain.train.first(limit), test=domain.test.first(limit), val=val)
+        domain._replace(train=domain.train.first(limit), test=domain.test.first(limit), val=val),
+        trained=name not in benchmark.only_tested,
     )
 
 

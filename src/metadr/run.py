@@ -85,12 +85,14 @@ def advance(
     checkpoint_seconds: float = 30.0,
     capture: bool = True,
     beginnings: Beginnings | None = None,
+    network_alone: bool = False,
 ) -> Generator[Progress | None, None, Result]:
     """The same run as a generator that pauses every few steps, so that a caller can interleave several.
 
     It yields where it stands, or none where that is not known yet. Closed while it pauses, it leaves a checkpoint of
     that moment; while it is tested, of the domain's end, once that test is through; before it is trained, none.
-    With `beginnings` it goes on from what another run has left there, and leaves what others begin with too.
+    With `beginnings` it goes on from what another run has left there, and leaves what others begin with too. Finished,
+    it keeps all that going on with another domain takes, or its `network_alone`, as one of hundreds does.
     """
     check_recipe(recipe)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
@@ -102,8 +104,8 @@ def advance(
         with directory.claimed():
             if not directory.finished:  # by another process, before this one had it
                 clock = Clock()
-                stages = _play(recipe, seed, directory, chosen, checkpoint_seconds, capture, clock, beginnings)
-                yield from _in_legs(stages, ground, clock)
+                where, how = (directory, chosen), (checkpoint_seconds, capture, clock, beginnings, network_alone)
+                yield from _in_legs(_play(recipe, seed, *where, *how), ground, clock)
     return Result(directory.path, recipe, seed, directory.read("rows.json"))
 
 

@@ -23,6 +23,7 @@ from metadr.engine.network import Network
 from metadr.engine.streams import stream_seed
 from metadr.errors import UserError
 from metadr.evaluate import Told, by_batches, details, score, suite_iou, tell
+from metadr.past import is_first, kept_tensors, past_of
 from metadr.provenance import environment
 from metadr.store import NETWORK, Checkpoint, RunDirectory
 
@@ -36,6 +37,7 @@ LOOK_SECONDS = 0.5  # than some steps, as many as this takes
 TURN_SECONDS = 0.02
 PATIENCE_SECONDS = 4.0  # on a CPU no more steps between two looks than this takes: who asks it to stop waits for them
 WRITING_SECONDS = 1e-3  # between two looks whether a checkpoint has been written
+OF_A_DOMAIN = ("optimizer/", "best/", "rate/", "turns/order", "turns/place")  # names of what its end leaves nothing of
 Pauses = Generator["Progress | None", None, None]  # none: nothing to tell, only that others may have their turn
 
 
@@ -67,9 +69,11 @@ class DomainSequence:
         capture: bool,
         clock: Clock,
         beginnings: Beginnings | None,
+        network_alone: bool,
     ) -> None:
         self.recipe, self.seed, self.directory, self.device = recipe, seed, directory, device
         self.checkpoint_seconds, self._clock, self._beginnings = checkpoint_seconds, clock, beginnings
+        self._network_alone = network_alone
         self.training = training_of(recipe)
         self.task = benchmark_of(recipe).task
         self._residents = load_domains(recipe, device)  # held, so that runs beside this one share them
@@ -87,12 +91,15 @@ class DomainSequence:
         )
         most = recipe.memory_per_domain  # a domain may have fewer images, and so the memory less room
         self.learner.memory = Memory(sum(min(most, domain.train.num_images) for domain in self.domains))
+        self._go_on()
         self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
         self.taken_over = 0  # steps that another run took, which begins with the same domains
         self._all_here = True  # trained by these versions on this device, from its first step on
         self.steps = [
-            self.training.steps_on(sum(domain.train.num_images for domain in self._visible(stage)), first=stage == 0)
+            self.training.steps_on(
+                sum(domain.train.num_images for domain in self._visible(stage)), first=is_first(self.training, stage)
+            )
             for stage in range(len(self.domains))
         ]
         self.epochs: BestEpoch | None = None
@@ -289,9 +296,27 @@ class DomainSequence:
     def _begin(self, best: Best | None = None) -> None:
         """Hand the learner what it may train on at this stage."""
         visible = self._visible(self.stage)
-        self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=self.stage == 0)
+        first = is_first(self.training, self.stage)
+        self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=first)
         if self.training.kept_epoch == "best":
             self.epochs = BestEpoch(self.learner, visible, best)
+
+    def _go_on(self) -> None:
+        """Take over what the run before kept of its domains, if the weights come with that."""
+        self.past = past = past_of(self.training)
+        if past is None:
+            return
+        kept = kept_tensors(self.training)
+        images = [tuple(value.shape[1:]) for name, value in kept.items() if name == "memory/0/x"]
+        here = tuple(self.domains[0].train.x.shape[1:])
+        if self.recipe.memory_per_domain and images and images != [here]:
+            theirs, ours = ("x".join(map(str, shape[:0:-1])) for shape in (*images, here))
+            raise UserError(
+                f"The memory in {self.training.weights} has images of {theirs}, and those of domain "
+                f"'{self.domains[0].name}' are of {ours}: one batch has images of one size. Make them that large."
+            )
+        drawing = (past.seed, past.device) == (self.seed, self.device.type)
+        self.learner.go_on(kept, drawing=drawing)
 
     def _visible(self, stage: int) -> list[Domain]:
         """The domains whose data may be seen at a stage."""
@@ -349,6 +374,8 @@ class DomainSequence:
             "domains": self.recipe.domains,
             "sizes": self.sizes,
             "taken_over": self.taken_over,
+            "num_classes": self.task.num_classes,
+            **({"past": self.past.domains} if self.past else {}),
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self._state()), written)
@@ -356,9 +383,13 @@ class DomainSequence:
         self._saved_at = time.monotonic()
 
     def _state(self) -> dict[str, torch.Tensor]:
-        """All that going on takes; at the end, where nothing goes on, the network: a third of it with Adam."""
-        state, ended = self.learner.state(), self.stage == len(self.domains)
-        return {name: value for name, value in state.items() if name.startswith(NETWORK)} if ended else state
+        """All that going on takes; at the end, what going on with another domain takes, or the network alone."""
+        state = self.learner.state()
+        if self.stage < len(self.domains):
+            return state
+        if self._network_alone:
+            return {name: value for name, value in state.items() if name.startswith(NETWORK)}
+        return {name: value for name, value in state.items() if not name.startswith(OF_A_DOMAIN)}
 
     def _times(self) -> dict[str, float]:
         """Seconds since the run began, without those between a stop and going on; and of its own turns."""

@@ -210,7 +210,8 @@ def sweep(
             tally.start(job)
             beginnings.start(*job)
             where: dict[str, Any] = {"out": out, "device": str(chosen), "beginnings": beginnings}
-            return advance(job.recipe, job.seed, **where, checkpoint_seconds=seconds, capture=capture)
+            how: dict[str, Any] = {"checkpoint_seconds": seconds, "capture": capture, "network_alone": True}
+            return advance(job.recipe, job.seed, **where, **how)
 
         def waits(job: Job, running: Collection[Job]) -> bool:
             return others.have(job) or beginnings.waits(job, running)

@@ -149,7 +149,7 @@ MISTAKES = {
     "val": Mistake(own_test("val"), ("day holds test and train with class folders, but also 'val'",)),
     "test-alone": Mistake(
         lambda root: (own_test("x")(root), shutil.rmtree(root / "day/x"), shutil.rmtree(root / "day/train")),
-        ("day holds test with class folders, but no train",),
+        ("Domain 'day' has no training images, and the order names it", "--set tested=day"),
     ),
     "test-unsorted": Mistake(
         lambda root: (

@@ -114,7 +114,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
     assert not list(only_run(killed).glob("*.part"))
 
 
-def test_a_checkpoint_holds_all_that_a_method_keeps_and_the_last_one_the_network(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_all_that_a_method_keeps_and_the_last_one_no_optimiser(tmp_path: Path) -> None:
     """The comparison above would pass on nothing: here is what runs go on from, and what it compares."""
     held = {}
     for name in ("sgd", "dr+er", "ewc+meta-dr", "gem"):
@@ -127,7 +127,9 @@ def test_a_checkpoint_holds_all_that_a_method_keeps_and_the_last_one_the_network
         held[name] = set(load_file(newest(only_run(tmp_path / name))))
         path = metadr.run(recipe, out=tmp_path / name, device="cpu").path
         (last,) = path.glob("checkpoint-*.safetensors")
-        assert set(load_file(last)) == {tensor for tensor in held[name] if tensor.startswith("model/")}
+        kept = set(load_file(last))
+        assert {tensor for tensor in held[name] if not tensor.startswith("optimizer/")} <= kept
+        assert not [tensor for tensor in kept if tensor.startswith("optimizer/")]
     for tensors in held.values():
         assert {"stream/outer", "stream/memory", "stream_of_layers"} <= tensors
         assert any(tensor.startswith("model/") and tensor.endswith("running_mean") for tensor in tensors)
@@ -160,7 +162,7 @@ def test_an_end_that_is_damaged_before_it_is_marked_as_done_is_reached_again(
         ended = metadr.run(recipe, out=tmp_path, device="cpu")
     older, end = sorted(ended.path.glob("checkpoint-*.safetensors"))
     kept = {name: value.clone() for name, value in load_file(end).items()}  # not as the file is about to be
-    assert "stream/er" in load_file(older) and "stream/er" not in kept
+    assert "stream/er" in load_file(older) and set(load_file(older)) < set(kept)  # of one domain less
     end.write_bytes(end.read_bytes()[:-1])
     (ended.path / "done.json").unlink()
     again = metadr.run(recipe, out=tmp_path, device="cpu")

@@ -52,6 +52,28 @@ def test_class_folders_are_found_and_split_by_the_hash_of_names(own_images: Path
     assert {item.name for item in found.domains["fog"].test if item.label == "bus"} == set(smallest)
 
 
+def test_a_domain_whose_training_images_are_gone_is_tested_on(own_images: Path, tmp_path: Path) -> None:
+    whole = domain_of(own_images, "day")
+    found = look(Folder(root=str(own_images))).domains["day"]
+    for item in found.test:
+        moved = own_images / "kept" / "test" / item.name
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(item.path, moved)
+    write(own_images / "kept" / "test" / "tram" / "1.png")  # a class that nothing here is trained on
+    shutil.rmtree(own_images / "day")
+    for num_val in (0, 1):
+        kept = domain_of(own_images, "kept", num_val=num_val)
+        assert (kept.train.num_images, kept.val) == (0, None)
+    assert look(Folder(root=str(own_images))).classes == (*CLASSES, "tram")
+    of_before = kept.test.y != 3
+    assert sorted(x.sum().item() for x in kept.test.x[of_before]) == sorted(x.sum().item() for x in whole.test.x)
+    fields = {"root": str(own_images), "tiny": True, "memory_per_domain": 4}
+    result = metadr.run(metadr.recipe("folder", "er", order="fog,rain", tested="kept", **fields), out=tmp_path / "runs")
+    assert {row["images"] for row in result.rows if row["on"] == "kept"} == {7}
+    with pytest.raises(UserError, match="'kept' has no training images, and the order names it"):
+        metadr.recipe("folder", order="fog,kept", root=str(own_images))
+
+
 def test_first_images_are_of_all_classes(own_images: Path) -> None:
     domain = domain_of(own_images, "day")
     assert set(domain.train.y[:12].tolist()) == {0, 1, 2}

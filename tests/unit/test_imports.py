@@ -17,7 +17,7 @@ LAYERS = [
     ["training", "batches"],
     ["core"],
     ["policies", "transforms", "models", "synthetic", "kernels"],
-    ["parts", "data"],
+    ["parts", "data", "past"],
     ["benchmarks"],
     ["engine", "recipes"],
     ["evaluate"],

@@ -16,6 +16,7 @@ from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
 from metadr.errors import Problems, UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
+from metadr.past import check_past, is_first
 from metadr.policies import settled
 from metadr.progress import Watch
 
@@ -81,7 +82,7 @@ def steps_of(recipe: Recipe) -> tuple[int, ...]:
     images = [min(count(name), training.limit or sys.maxsize) for name in recipe.order]
     stages = range(len(images))
     seen = {"current": images, "so_far": list(itertools.accumulate(images)), "all": [sum(images)] * len(images)}
-    return tuple(training.steps_on(seen[recipe.access][stage], first=stage == 0) for stage in stages)
+    return tuple(training.steps_on(seen[recipe.access][stage], first=is_first(training, stage)) for stage in stages)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -90,9 +91,16 @@ def check_recipe(recipe: Recipe) -> Recipe:
     for domain in recipe.domains:
         if domain not in benchmark.domains:
             raise unknown("domain", domain, benchmark.domains, within=f" in benchmark '{benchmark.name}'")
+    for domain in recipe.order:
+        if domain in benchmark.only_tested:
+            raise UserError(
+                f"Domain '{domain}' has no training images, and the order names it. Add some, or test on it alone: "
+                f"--set tested={domain} and an --order without it."
+            )
     training = training_of(recipe)
     models.check_model(training.model)
     models.check_weights(training.model, training.weights, benchmark.classes)
+    check_past(recipe, training, benchmark.task)
     if training.tested_by == "domains" and recipe.access != "current":
         raise UserError(
             "An oracle's batch norm has seen all domains of a stage: tested_by=domains would count them again. Use "

@@ -40,6 +40,7 @@ def configure(folder: Folder) -> Benchmark:
         training=TRAINING,
         tiny=TINY,
         classes=scanned.classes,
+        only_tested=tuple(name for name, domain in scanned.domains.items() if not domain.train),
         settings=folder,
         configure=configure,
         prepare=prepare,

@@ -79,8 +79,8 @@ def load(folder: Folder, scanned: Scan, name: str) -> Domain:
     _check(folder, domain, entry)
     classes = torch.tensor([scanned.classes.index(label) for label in entry.about["classes"]])
     train, test = (Split(entry.tensors[f"{part}_x"], classes[entry.tensors[f"{part}_y"]]) for part in ("train", "test"))
-    kept = train.num_images - folder.num_val
-    val = Split(train.x[kept:], train.y[kept:]) if folder.num_val else None
+    kept = train.num_images - folder.num_val if domain.train else 0
+    val = Split(train.x[kept:], train.y[kept:]) if folder.num_val and domain.train else None
     return Domain(name, train.first(kept), test, val)
 
 
@@ -115,7 +115,7 @@ def _check(folder: Folder, domain: DomainScan, entry: Entry) -> None:
             f"Replace or remove them, or allow more with --set broken_limit={len(broken)}; --dry-run lists all."
         )
     num_train, num_test = (len(entry.tensors[name]) for name in ("train_y", "test_y"))
-    if num_train <= folder.num_val or not num_test:
+    if (domain.train and num_train <= folder.num_val) or not num_test:
         raise UserError(
             f"Domain '{domain.name}' has {num_train} training and {num_test} test images that can be read, and "
             f"{folder.num_val} of the first are held out (num_val): too few. One of each must be left at least: add "

@@ -38,7 +38,7 @@ class DomainScan(NamedTuple):
     """One domain as it was found. Images are in the order of their hashes: the first ones are of all classes."""
 
     name: str
-    train: tuple[Item, ...]
+    train: tuple[Item, ...]  # none of a domain that is only tested on
     test: tuple[Item, ...]
     own_test: bool  # the owner's test set, or made here
     unused: tuple[str, ...]
@@ -64,7 +64,7 @@ def scan(root: Path, test_share: float) -> Scan:
     """Find domains, their splits and classes, and refuse what cannot be trained or tested on."""
     scanner = _Scanner(test_share)
     domains = scanner.domains(root)
-    trained = {item.label for domain in domains.values() for item in domain.train}
+    trained = {item.label for domain in domains.values() for item in domain.train or domain.test}
     for domain in domains.values():
         strange = sorted({item.label for item in domain.test} - trained)
         if strange:
@@ -157,11 +157,10 @@ class _Scanner:
             return self._domain(place.name, place, self._classes(inside.folders, place, unused), [], unused)
         names = [folder.name for folder in inside.folders]
         strange = [name for name in names if name not in ("train", "test")]
-        if strange or "train" not in names:
-            wrong = f"also '{strange[0]}'" if strange else "no train"
+        if strange:
             raise UserError(
-                f"Domain folder {place} holds {' and '.join(sorted(parts))} with class folders, but {wrong}. "
-                "It must hold class folders, or train and test and nothing else."
+                f"Domain folder {place} holds {' and '.join(sorted(parts))} with class folders, but also "
+                f"'{strange[0]}'. It must hold class folders, or train and test and nothing else."
             )
         for folder in inside.folders:
             if folder.name not in parts:
@@ -174,7 +173,7 @@ class _Scanner:
             around = self._look(parts[name])
             unused += [path.relative_to(place).as_posix() for path in (*around.images, *around.others)]
             read[name] = self._classes(around.folders, place, unused)
-        return self._domain(place.name, place, read["train"], read.get("test", []), unused)
+        return self._domain(place.name, place, read.get("train", []), read.get("test", []), unused)
 
     def _is_part(self, folder: Path) -> bool:
         """train, test or val around class folders; a class may be called 'train' too."""
@@ -213,7 +212,7 @@ class _Scanner:
         else:
             train, test = split(train, self.test_share)
         for part, items in (("training", train), ("test", test)):
-            if not items:
+            if not items and not own_test:
                 raise UserError(
                     f"Domain '{name}' has no {part} images in {place}. Without a test set of its own, it needs at "
                     "least two images of a class."

@@ -12,8 +12,8 @@ def check_fit(training: Training, network: Network, domains: list[Domain]) -> No
     """Show the network a batch of every domain's size once: what would fail in the middle is refused here."""
     for domain in {domain.train.x.shape[2:]: domain for domain in domains}.values():
         count = min(training.batch_size, 2)  # what fails with two images fails with more, and two are soon through
-        x = domain.train.x[:1].cpu().expand(count, -1, -1, -1)
-        y = domain.train.y[:1].cpu().expand(count, *domain.train.y.shape[1:])
+        x = domain.test.x[:1].cpu().expand(count, -1, -1, -1)
+        y = domain.test.y[:1].cpu().expand(count, *domain.test.y.shape[1:])
         try:
             # No statistics move, and what dropout draws is not drawn from the run.
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

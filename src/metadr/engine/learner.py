@@ -231,6 +231,7 @@ class Learner:
         tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
         tensors |= _named("beside", self.network.beside)
         tensors |= {f"best/{name}": value for name, value in self.best.items()}
+        tensors |= {f"own/{name}": value for name, value in self._own.items()}
         for kind, source in self._counting():
             tensors |= {f"{kind}/{name}": value for name, value in source.state().items()}
         for index, batch in enumerate(self.memory.batches):
@@ -250,6 +251,25 @@ class Learner:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
         self._fresh = not slots
         self.streams.load(tensors)
+        self._load_kept(tensors)
+        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
+        for kind, source in self._counting():
+            source.load(_below(tensors, f"{kind}/"))
+
+    def go_on(self, kept: Mapping[str, Tensor], *, drawing: bool) -> None:
+        """Take over what another learner kept, before the first domain here begins: its network is here already. Where
+        both draw alike, go on drawing where it stopped."""
+        room = sum(len(value) for name, value in kept.items() if name.startswith("memory/") and name.endswith("/y"))
+        self.memory = Memory(self.memory.room + room)
+        self._load_kept(kept)
+        self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
+        if drawing and {f"stream/{name}" for name in self.streams} <= kept.keys():
+            self.streams.load(kept)
+            if self._streamed is not None and (turns := _below(kept, "turns/")):
+                self._streamed.load(turns)
+
+    def _load_kept(self, tensors: Mapping[str, Tensor]) -> None:
+        """What is kept of past domains."""
         self.part_state = {
             name: {
                 key: self.network.reached_of(key.partition(".")[2], value.to(self.device))
@@ -264,10 +284,7 @@ class Learner:
                 value.copy_(kept[name])
             if not kept:  # an older version's checkpoint: its run is not tested by them
                 del self.network.beside[policy]
-        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
-        for kind, source in self._counting():
-            source.load(_below(tensors, f"{kind}/"))
-        stored = _below(tensors, "memory/")
+        stored = _below(tensors, "memory/") if self.recipe.memory_per_domain else {}
         self.memory = Memory(self.memory.room)
         for number in range(len(stored) // 2):
             self.memory.add(Batch(stored[f"{number}/x"].to(self.device), stored[f"{number}/y"].to(self.device)))

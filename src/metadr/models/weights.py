@@ -26,6 +26,7 @@ IMAGENET = "imagenet"
 FROM_A_FILE = "file"
 CLASSES = "classes"  # what a file says of itself, if a run wrote it: names in the order of the outputs
 MODEL = "model"  # and the network, which others may say too
+PAST = "past/"  # before the names of what is not the network's, but what a run's method kept (past.py)
 ALIKE = {"resnet50", "resnet50_v1"}  # by name and shape of their weights; by what these mean they are not
 COUNTERS = "num_batches_tracked"  # of batch norm: files from other libraries have none, and nothing reads them
 LENGTH_BYTES = 8  # of a safetensors file: the first, which say how long the header behind them is
@@ -140,8 +141,8 @@ def check_network(weights: str, network: str) -> None:
 def read_file(weights: str, network: str) -> Mapping[str, Tensor]:
     content_of(weights, network)  # or one sentence on what is wrong with it
     check_network(weights, network)
-    state: Mapping[str, Tensor] = load_file(file_of(weights, network))
-    return state
+    state = load_file(file_of(weights, network))
+    return {name: value for name, value in state.items() if not name.startswith(PAST)}
 
 
 def last_layer(network: nn.Module) -> str:
@@ -151,7 +152,8 @@ def last_layer(network: nn.Module) -> str:
 def shapes_of(weights: str, network: str) -> dict[str, Shape]:
     """The names and shapes of what a file holds; of its numbers nothing is read."""
     with safe_open(file_of(weights, network), framework="pt") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, it is no dict
+        names = [name for name in file.keys() if not name.startswith(PAST)]  # noqa: SIM118, it is no dict
+        return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: str, origin: str) -> None:

@@ -10,8 +10,9 @@ from safetensors.torch import save as save_tensors
 from metadr import models
 from metadr.errors import UserError
 from metadr.files import write_file
-from metadr.models.weights import file_of
-from metadr.store import RunDirectory, whole_training
+from metadr.models.weights import PAST, file_of
+from metadr.past import Past
+from metadr.store import NETWORK, Checkpoint, RunDirectory, method_name_of, whole_training
 
 SCALED = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
 
@@ -21,7 +22,7 @@ class Written(NamedTuple):
 
     model: str
     learnt: tuple[str, ...]
-    """The domains that the run had ended."""
+    """The domains that the run had ended, after those of the runs that it goes on from."""
     order: tuple[str, ...]
     classes: tuple[str, ...]
     """In the order of the outputs; none if they have no names, or the run is too old to say."""
@@ -29,10 +30,11 @@ class Written(NamedTuple):
     """Their size and how they are scaled."""
 
 
-def write_weights(run: str | Path, file: str | Path) -> Written:
+def write_weights(run: str | Path, file: str | Path, *, past: bool = False) -> Written:
     """Write the network of a run's newest checkpoint as a safetensors file of its `state_dict()`.
 
-    Batch norm's statistics are those that tests went by, but for tested_by=batch, which has none.
+    Batch norm's statistics are those that tests went by, but for tested_by=batch, which has none. With `past` all that
+    its method kept of its domains is in the file too, which another run then goes on from.
     """
     path = Path(run)
     try:
@@ -47,13 +49,45 @@ def write_weights(run: str | Path, file: str | Path) -> Written:
             "'metadr results pack --checkpoints', or remove the run and run it again."
         )
     training, order, made = whole_training(identity), tuple(identity["order"]), directory.read("environment.json")
-    learnt = order[: checkpoint.position["stage"]]
+    learnt = (*checkpoint.position.get("past", ()), *order[: checkpoint.position["stage"]])
     images = _images(identity, made)
     written = Written(training["model"], learnt, order, tuple(made.get("classes", ())), images)
     told = {**{name: json.dumps(value) for name, value in written._asdict().items()}, "format": "pt"}
+    tensors = checkpoint.network
+    if past:
+        told |= _past(path, identity, checkpoint).metadata()
+        kept = {name: value for name, value in checkpoint.tensors.items() if not name.startswith(NETWORK)}
+        tensors |= {PAST + name: value for name, value in kept.items()}
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    write_file(Path(file), _in_order(save_tensors(checkpoint.network, metadata=told)))
+    write_file(Path(file), _in_order(save_tensors(tensors, metadata=told)))
     return written
+
+
+def _past(path: Path, identity: dict[str, Any], checkpoint: Checkpoint) -> Past:
+    """What its method kept of a run's domains, or one sentence on why there is nothing to go on from."""
+    position, order = checkpoint.position, identity["order"]
+    if position["stage"] < len(order):
+        raise UserError(
+            f"Run {path} has not ended: {position['stage']} of {len(order)} domains have. Let the same 'metadr run' go "
+            "on to its end first."
+        )
+    if "num_classes" not in position or not any(name.startswith("stream/") for name in checkpoint.tensors):
+        raise UserError(
+            f"Run {path} kept its network alone, as those of a sweep and of earlier versions do. Make it by 'metadr "
+            "run' in another --out, or go on from its network: leave --past out."
+        )
+    if identity["access"] != "current":
+        raise UserError(
+            f"Run {path} is an oracle's ('{method_name_of(identity)}'): it needs the data of its domains, and keeps "
+            "nothing of them. Leave --past out."
+        )
+    return Past(
+        (*position.get("past", ()), *order),
+        {part["part"]: part["revision"] for part in identity["method"]},
+        position["num_classes"],
+        identity["seed"],
+        position["device"],
+    )
 
 
 def unlike_images(weights: str, identity: dict[str, Any], environment: dict[str, Any]) -> str:

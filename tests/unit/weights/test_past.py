@@ -1,0 +1,175 @@
+"""Runs that go on from what another run's method kept of its domains, whose data are gone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from metadr import models
+from metadr.beginnings import keys_of
+from metadr.benchmarks import make_recipe, steps_of, training_of
+from metadr.cli import app
+from metadr.core import Recipe
+from metadr.errors import UserError
+from metadr.packs import write_weights
+from metadr.past import past_of
+from metadr.run import advance, run
+from metadr.store import Checkpoint, RunDirectory, key_of
+from metadr.sweep import Job, sweep
+
+pytestmark = pytest.mark.usefixtures("registered_toys")
+STEPS = 4
+
+
+def toy(method: str = "naive", *order: str, **fields: Any) -> Recipe:
+    memory = {"memory_per_domain": 5} if {"er", "gem"}.intersection(method.split("+")) else {}
+    return make_recipe("toy-shapes", method, order=order, **{"steps": STEPS, **memory, **fields})
+
+
+def left(path: Path, file: Path) -> str:
+    write_weights(path, file, past=True)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("naive", {}),
+        ("average+dr+er+ewc+l2+lwf", {}),
+        ("er+gem", {"sampling": "shuffled", "batch_size": 5}),
+        ("er+meta-dr", {"batch_norm": "first"}),
+        ("dr+lwf", {"stream": True, "sampling": "shuffled", "batch_size": 5}),
+        ("dr+ewc", {"tested_by": "domains"}),
+        ("er+lwf", {"later_norm": "fixed", "decay": "cosine", "optimizer": "sgd", "momentum": 0.9}),
+        ("l2", {"kept_epoch": "last", "epochs": 2, "later_epochs": 3}),
+    ],
+)
+def test_a_run_for_each_domain_is_the_run_over_all_of_them(method, fields, tmp_path: Path, toys) -> None:
+    """With the same seed: every weight to the bit, and what is found on every domain."""
+    whole = run(toy(method, "red", "green", "blue", **fields), 3, out=tmp_path / "whole", device="cpu")
+    fields, ended, known = dict(fields), (), {}
+    for number, domain in enumerate(("red", "green", "blue")):
+        recipe = toy(method, domain, tested=ended, **fields)
+        last = run(recipe, 3, out=tmp_path / "runs", device="cpu")
+        for row in last.rows:
+            known[domain if row["after"] == domain else f"before {domain}", row["on"]] = row["value"]
+        ended = (*ended, domain)
+        fields["weights"] = left(last.path, tmp_path / f"{number}.safetensors")
+        assert past_of(training_of(toy(method, "red", **fields))).domains == ended
+    ours, theirs = (load_file(next(each.path.glob("checkpoint-*"))) for each in (last, whole))
+    toys.assert_same_bits(ours, theirs)
+    found = {(row["after"], row["on"]): row["value"] for row in whole.rows}
+    assert [known["blue", each] for each in ended] == [found["blue", each] for each in ended]
+    assert [known["before blue", each] for each in ended] == [found["green", each] for each in ended]
+
+
+@pytest.fixture
+def dr_er(tmp_path: Path) -> str:
+    """What a run of dr+er on red and green left."""
+    return left(run(toy("dr+er", "red", "green"), out=tmp_path / "before", device="cpu").path, tmp_path / "dr+er")
+
+
+def test_another_seed_goes_on_from_the_same_and_draws_otherwise(dr_er: str, tmp_path: Path) -> None:
+    ends = [
+        load_file(next(run(toy("dr+er", "blue", weights=dr_er), seed, out=tmp_path, device="cpu").path.glob("check*")))
+        for seed in (0, 1)
+    ]
+    for end in ends:  # five images of each domain, of those before too
+        assert [end[f"memory/{n}/x"].shape[0] for n in range(3)] == [5, 5, 5]
+    assert torch.equal(ends[0]["memory/1/x"], ends[1]["memory/1/x"])
+    assert not torch.equal(ends[0]["memory/2/x"], ends[1]["memory/2/x"])
+
+
+def test_parts_may_be_left_out_and_those_that_need_no_past_added(dr_er: str, tmp_path: Path) -> None:
+    end = run(toy("meta-dr", "blue", weights=dr_er), out=tmp_path, device="cpu")
+    assert not [name for name in load_file(next(end.path.glob("checkpoint-*"))) if name.startswith("memory/")]
+    changed = toy("dr+er", "blue", weights=dr_er, memory_per_domain=7, replay_batch=3)
+    kept = load_file(next(run(changed, out=tmp_path, device="cpu").path.glob("checkpoint-*")))
+    assert [kept[f"memory/{n}/y"].shape[0] for n in range(3)] == [5, 5, 7]
+
+
+def test_a_run_that_goes_on_is_resumed_like_any_other(dr_er: str, tmp_path: Path, toys) -> None:
+    recipe = toy("dr+er", "blue", weights=dr_er, steps=30)
+    going = advance(recipe, out=tmp_path / "stopped", device="cpu")
+    assert next(progress for progress in going if progress).step < 30
+    going.close()
+    ends = [run(recipe, out=tmp_path / name, device="cpu") for name in ("stopped", "whole")]
+    toys.assert_same_bits(*(load_file(next(end.path.glob("checkpoint-*"))) for end in ends))
+    assert ends[0].rows == ends[1].rows
+
+
+def test_a_file_with_a_past_is_a_file_of_the_network_too(dr_er: str, tmp_path: Path) -> None:
+    """The same network, another beginning: it is part of the key, and what begins so shares nothing with others."""
+    alone = tmp_path / "alone"
+    (before,) = (tmp_path / "before" / "toy-shapes").iterdir()
+    write_weights(before, alone)
+    state, held = load_file(alone), load_file(dr_er)
+    assert {name for name in held if not name.startswith("past/")} == set(state)
+    assert all(torch.equal(held[name], value) for name, value in state.items())
+    recipes = [toy("dr+er", "blue", "red", weights=str(each)) for each in (alone, dr_er)]
+    assert key_of(recipes[0], 0) != key_of(recipes[1], 0)
+    assert len(keys_of(recipes[0], 0)) == 1 and keys_of(recipes[1], 0) == []
+    built = models.build(training_of(recipes[1]).model, 3, dr_er).state_dict()
+    assert all(torch.equal(built[name], value) for name, value in state.items())
+
+
+def test_its_first_domain_is_a_later_one(dr_er: str) -> None:
+    fields = {"epochs": 2, "later_epochs": 1, "batch_size": 8}
+    assert steps_of(toy("dr+er", "blue", "red", **fields)) == (6, 3)
+    assert steps_of(toy("dr+er", "blue", "red", weights=dr_er, **fields)) == (3, 3)
+
+
+def test_what_was_not_kept_is_told(dr_er: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Part 'l2' builds on what it kept of red, green, and .*dr\+er is of a run of"):
+        toy("dr+er+l2", "blue", weights=dr_er)
+    with pytest.raises(UserError, match="An oracle sees the data of all domains, and those of red, green are gone"):
+        toy("oracle-cumulative", "blue", weights=dr_er)
+    with pytest.raises(UserError, match="tells 3 classes apart, and here are 10"):
+        make_recipe("embedded", "dr", model=training_of(toy("naive", "red")).model, weights=dr_er)
+    oracle = run(toy("oracle-all", "red", "green"), out=tmp_path, device="cpu")
+    with pytest.raises(UserError, match="is an oracle's"):
+        write_weights(oracle.path, tmp_path / "w", past=True)
+    going = advance(toy("l2", "red", "green"), out=tmp_path / "half", device="cpu")
+    next(going)
+    next(progress for progress in going if progress and progress.stage == 1)
+    going.close()
+    (half,) = (tmp_path / "half" / "toy-shapes").iterdir()
+    with pytest.raises(UserError, match="has not ended: 1 of 2 domains have"):
+        write_weights(half, tmp_path / "w", past=True)
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_memory_of_images_of_another_size_is_told(own_images: Path, tmp_path: Path) -> None:
+    fields = {"root": str(own_images), "steps": 2, "model": "tiny_resnet", "memory_per_domain": 3}
+    day = run(make_recipe("folder", "er", order="day", side=16, **fields), out=tmp_path, device="cpu")
+    file = left(day.path, tmp_path / "day")
+    run(make_recipe("folder", "er", order="fog", tested="day", side=16, weights=file, **fields), out=tmp_path)
+    with pytest.raises(
+        UserError, match=r"The memory in .* has images of 16x16, and those of domain 'fog' are of 24x24"
+    ):
+        run(make_recipe("folder", "er", order="fog", side=24, weights=file, **fields), out=tmp_path)
+
+
+def test_runs_of_a_sweep_and_of_earlier_versions_keep_their_network_alone(tmp_path: Path) -> None:
+    done = run(toy("er", "red"), out=tmp_path, device="cpu")
+    directory = RunDirectory(tmp_path, done.recipe, 0)
+    checkpoint = directory.load()
+    network = {name: value for name, value in checkpoint.tensors.items() if name.startswith("model/")}
+    position = {name: value for name, value in checkpoint.position.items() if name != "num_classes"}
+    directory.save(Checkpoint(position, network))
+    directory.settle()
+    assert write_weights(done.path, tmp_path / "network").learnt == ("red",)
+    swept = Job(toy("er", "red"), 1)
+    sweep([swept], out=tmp_path, device="cpu", lanes=1)
+    for path in (done.path, RunDirectory(tmp_path, *swept).path):
+        with pytest.raises(UserError, match="kept its network alone, as those of a sweep and of earlier versions do"):
+            write_weights(path, tmp_path / "w", past=True)
+
+
+def test_the_command_says_that_a_run_goes_on(tmp_path: Path) -> None:
+    path = run(toy("er", "red"), out=tmp_path, device="cpu").path
+    said = CliRunner().invoke(app, ["results", "weights", str(path), "--past", "-o", str(tmp_path / "red")])
+    assert said.exit_code == 0 and "With what its method kept of these" in said.output
