@@ -24,7 +24,7 @@ from torch import Tensor
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Part, Recipe
 from metadr.errors import UserError
-from metadr.past import past_of
+from metadr.past import needs_a_past, past_of
 from metadr.policies import others_kept
 from metadr.promises import Promises
 from metadr.provenance import environment
@@ -239,12 +239,8 @@ def _of_first_domain(recipe: Recipe) -> dict[str, Any]:
     return {**content, "method": [_at_first(part) for part in first.method], "training": training, "kept": kept}
 
 
-# Parts say these of themselves: what is made from one may act, or use such a setting, earlier.
-def needs_a_past(part: Part) -> bool:
-    return bool(vars(type(part)).get("needs_a_past"))
-
-
 def _at_first(part: Part) -> dict[str, Any]:
+    """A part says of itself what does nothing yet: what is made from it may use such a setting earlier."""
     later = vars(type(part)).get("of_later_domains", ())
     return {name: value for name, value in part.content().items() if name not in later}
 

@@ -18,7 +18,7 @@ from metadr.display import Watch, working
 from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, kind_of
-from metadr.packs import unlike_images
+from metadr.packs import beginning, unlike_images
 from metadr.progress import Work
 from metadr.report import read_records
 from metadr.run import run as run_recipe
@@ -93,6 +93,8 @@ def run(
     if data is not None:
         _check_takes_data(recipe)
     made = make_recipe(recipe, method, tiny=tiny, **fields)
+    if begins := beginning(made, seed):
+        console.print(escape(begins), soft_wrap=True)
     if dry_run:
         _print_survey(made, seed, out, device)
         return

@@ -25,7 +25,10 @@ def pack(
     only: Annotated[packs.Only, typer.Option(help="which runs")] = "all",
     light: Annotated[bool, typer.Option("--light", help="no checkpoints: unfinished runs would start afresh")] = False,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="also the last checkpoint, with the weights, of finished runs")
+        bool,
+        typer.Option(
+            "--checkpoints", help="also the last checkpoint of finished runs: weights, and images of a memory"
+        ),
     ] = False,
     max_size: Annotated[
         str | None,
@@ -89,8 +92,12 @@ def weights(
     if written.classes:
         console.print(f"Its outputs: {escape(', '.join(written.classes))}.", soft_wrap=True)
     if past:
-        console.print("With what its method kept of these: a run that starts from it goes on from there.")
-    console.print(f"Its images: {written.images}. Go on with --weights {escape(str(output))}.", soft_wrap=True)
+        console.print("With what its method kept of these, images of a memory too: a run goes on from there.")
+    more = "" if past else " It has nothing of what the method kept of its domains: --past brings that too."
+    console.print(
+        f"Its images: {written.images}. A run starts from it with --weights {escape(str(output))}.{more}",
+        soft_wrap=True,
+    )
 
 
 def _bytes(text: str) -> int:

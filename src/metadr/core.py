@@ -189,6 +189,7 @@ class Part:
     )
 
     needs_a_past: ClassVar[bool] = False  # does nothing on the first domain but keep something of it; not inherited
+    keeps_weights: ClassVar[bool] = False  # its end_domain reads weights alone: it may come in later; not inherited
     of_later_domains: ClassVar[tuple[str, ...]] = ()  # settings that do nothing before the second; not inherited
     later: ClassVar[Mapping[str, Any]] = {}  # settings that came after runs had been made, with what those had
 

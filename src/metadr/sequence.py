@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from metadr import models
-from metadr.beginnings import Beginning, Beginnings, needs_a_past
+from metadr.beginnings import Beginning, Beginnings
 from metadr.benchmarks import benchmark_of, training_of
 from metadr.best_epoch import Best, BestEpoch
 from metadr.clock import Clock
-from metadr.core import Domain, Memory, Recipe, Split
+from metadr.core import Domain, Recipe, Split
 from metadr.domains import load_domains
 from metadr.engine.fit import check_fit
 from metadr.engine.learner import Learner
@@ -23,7 +23,7 @@ from metadr.engine.network import Network
 from metadr.engine.streams import stream_seed
 from metadr.errors import UserError
 from metadr.evaluate import Told, by_batches, details, score, suite_iou, tell
-from metadr.past import is_first, kept_tensors, past_of
+from metadr.past import needs_a_past
 from metadr.provenance import environment
 from metadr.store import NETWORK, Checkpoint, RunDirectory
 
@@ -90,15 +90,14 @@ class DomainSequence:
             recipe, self.training, self.task, module, seed=seed, device=device, capture=capture, sizes=self.sizes
         )
         most = recipe.memory_per_domain  # a domain may have fewer images, and so the memory less room
-        self.learner.memory = Memory(sum(min(most, domain.train.num_images) for domain in self.domains))
-        self._go_on()
+        self.learner.make_room(sum(min(most, domain.train.num_images) for domain in self.domains))
         self.stage, self.step, self.seconds, self.own_seconds = 0, 0, 0.0, 0.0
         self.rows: list[dict[str, Any]] = []
         self.taken_over = 0  # steps that another run took, which begins with the same domains
         self._all_here = True  # trained by these versions on this device, from its first step on
         self.steps = [
             self.training.steps_on(
-                sum(domain.train.num_images for domain in self._visible(stage)), first=is_first(self.training, stage)
+                sum(each.train.num_images for each in self._visible(stage)), first=self._first(stage)
             )
             for stage in range(len(self.domains))
         ]
@@ -227,12 +226,13 @@ class DomainSequence:
                 "classes": benchmark_of(self.recipe).classes,
             }
             self.directory.write("environment.json", environment_now)
-            self._begin()
             begun = self._beginnings.find(self.recipe, self.seed, self._can_use) if self._beginnings else None
             if begun:
+                self._begin()
                 yield from self._take_over(begun)
             else:
-                yield from self._test(after=UNTRAINED)
+                yield from self._test(after=UNTRAINED)  # by the statistics that a run before was tested by
+                self._begin()
             self._save()
             return
         self._check_same_ground(checkpoint.position)
@@ -296,27 +296,14 @@ class DomainSequence:
     def _begin(self, best: Best | None = None) -> None:
         """Hand the learner what it may train on at this stage."""
         visible = self._visible(self.stage)
-        first = is_first(self.training, self.stage)
-        self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=first)
+        train = Split.union([domain.train for domain in visible])
+        self.learner.begin_domain(train, first=self._first(self.stage))
         if self.training.kept_epoch == "best":
             self.epochs = BestEpoch(self.learner, visible, best)
 
-    def _go_on(self) -> None:
-        """Take over what the run before kept of its domains, if the weights come with that."""
-        self.past = past = past_of(self.training)
-        if past is None:
-            return
-        kept = kept_tensors(self.training)
-        images = [tuple(value.shape[1:]) for name, value in kept.items() if name == "memory/0/x"]
-        here = tuple(self.domains[0].train.x.shape[1:])
-        if self.recipe.memory_per_domain and images and images != [here]:
-            theirs, ours = ("x".join(map(str, shape[:0:-1])) for shape in (*images, here))
-            raise UserError(
-                f"The memory in {self.training.weights} has images of {theirs}, and those of domain "
-                f"'{self.domains[0].name}' are of {ours}: one batch has images of one size. Make them that large."
-            )
-        drawing = (past.seed, past.device) == (self.seed, self.device.type)
-        self.learner.go_on(kept, drawing=drawing)
+    def _first(self, stage: int) -> bool:
+        """Whether a stage is the first that the network learns."""
+        return stage == 0 and self.learner.past is None
 
     def _visible(self, stage: int) -> list[Domain]:
         """The domains whose data may be seen at a stage."""
@@ -375,7 +362,7 @@ class DomainSequence:
             "sizes": self.sizes,
             "taken_over": self.taken_over,
             "num_classes": self.task.num_classes,
-            **({"past": self.past.domains} if self.past else {}),
+            **({"past": self.learner.past.domains} if self.learner.past else {}),
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self._state()), written)

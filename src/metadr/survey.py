@@ -20,7 +20,6 @@ from metadr.engine.ground import Ground, pick_device
 from metadr.engine.learner import Learner
 from metadr.engine.network import Network
 from metadr.evaluate import confusion
-from metadr.past import is_first
 
 TIMED_STEPS = 3  # at each domain, after one that is not counted
 SLOW = 2.0  # seconds: on a CPU such a step is timed by itself, since what it does only once is little beside it
@@ -135,7 +134,7 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         place = "cpu" if training.stream else device
         train, test = (split.first(TIMED_IMAGES).to(place) for split in (domain.train, domain.test))
         if number < len(recipe.order):  # the others are only tested on
-            learner.begin_domain(train, first=is_first(training, number))
+            learner.begin_domain(train, first=number == 0 and learner.past is None)
             first = _seconds(partial(learner.steps, 1), device)
             enough = device.type == "cpu" and first > SLOW
             steps.append(first if enough else _seconds(partial(learner.steps, TIMED_STEPS), device) / TIMED_STEPS)

@@ -150,6 +150,7 @@ MISTAKES = {
     "test-alone": Mistake(
         lambda root: (own_test("x")(root), shutil.rmtree(root / "day/x"), shutil.rmtree(root / "day/train")),
         ("Domain 'day' has no training images, and the order names it", "--set tested=day"),
+        ("--order", "day,fog"),
     ),
     "test-unsorted": Mistake(
         lambda root: (

@@ -16,7 +16,7 @@ from metadr.benchmarks.vkitti2 import VKITTI2, VKITTI2_RENDERED
 from metadr.core import ORACLES, Access, Benchmark, Found, Part, Recipe, Training
 from metadr.errors import Problems, UserError, unknown
 from metadr.parts import RECOMMENDED, parse_method
-from metadr.past import check_past, is_first
+from metadr.past import check_past, past_of
 from metadr.policies import settled
 from metadr.progress import Watch
 
@@ -80,9 +80,9 @@ def steps_of(recipe: Recipe) -> tuple[int, ...]:
         return (training.steps,) * len(recipe.order)
     count = benchmark.num_train or (lambda name: benchmark.load(name).train.num_images)
     images = [min(count(name), training.limit or sys.maxsize) for name in recipe.order]
-    stages = range(len(images))
+    stages, begins = range(len(images)), past_of(training) is None
     seen = {"current": images, "so_far": list(itertools.accumulate(images)), "all": [sum(images)] * len(images)}
-    return tuple(training.steps_on(seen[recipe.access][stage], first=is_first(training, stage)) for stage in stages)
+    return tuple(training.steps_on(seen[recipe.access][stage], first=begins and stage == 0) for stage in stages)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -100,7 +100,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     training = training_of(recipe)
     models.check_model(training.model)
     models.check_weights(training.model, training.weights, benchmark.classes)
-    check_past(recipe, training, benchmark.task)
+    check_past(recipe, training, benchmark.task, benchmark.classes)
     if training.tested_by == "domains" and recipe.access != "current":
         raise UserError(
             "An oracle's batch norm has seen all domains of a stage: tested_by=domains would count them again. Use "
@@ -135,6 +135,9 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     data, fields = _of_data(BENCHMARKS[known_as], fields)
     benchmark = _configured(BENCHMARKS[known_as], data)
     order = _order(benchmark, protocol)
+    tested = _value(Recipe, "tested", fields.get("tested", benchmark.only_tested))
+    if "order" not in fields:  # those that are only tested on are in none
+        order = tuple(name for name in order if name not in tested) or order
     access, method = _without_oracle(method)
     parts = list(parse_method(method, benchmark.part_defaults))
     memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0
@@ -147,6 +150,9 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
         overrides=tuple(benchmark.tiny.items()) if tiny else (),
         data=tuple(data.items()),
     )
+    if "tested" not in fields and tested:
+        named = _value(Recipe, "order", fields.get("order", order))
+        fields = {**fields, "tested": tuple(name for name in tested if name not in named)}
     return with_settings(made, **fields)
 
 

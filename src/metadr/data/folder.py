@@ -40,6 +40,7 @@ class Folder:
     test_share: float = setting(0.2, "of each class, for testing, where a domain has no test set", above=0, below=1)
     num_val: int = setting(0, "training images of each domain held out as val", low=0)
     broken_limit: int = setting(10, "broken images that are left out of a domain; more are an error", low=0)
+    classes: tuple[str, ...] = setting((), "classes that count though no image here may be of them, by name")
 
     def __post_init__(self) -> None:
         if self.root is not None:  # one folder, one spelling, wherever the process goes
@@ -47,16 +48,16 @@ class Folder:
         check(self)
 
 
-_seen: dict[tuple[str, float], Scan] = {}
+_seen: dict[tuple[str, float, tuple[str, ...]], Scan] = {}
 
 
 def look(folder: Folder) -> Scan:
     """What lies there now; looked through anew only where something was added, removed or renamed."""
     if folder.root is None:
         raise UserError("Benchmark 'folder' needs a folder of images. Name it with --data ROOT (in Python, root=...).")
-    key = folder.root, folder.test_share
+    key = folder.root, folder.test_share, folder.classes
     if key not in _seen or not _seen[key].holds:
-        _seen[key] = scan(Path(folder.root), folder.test_share)
+        _seen[key] = scan(Path(folder.root), folder.test_share, folder.classes)
     return _seen[key]
 
 

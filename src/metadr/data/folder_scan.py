@@ -60,11 +60,11 @@ class Scan(NamedTuple):
             return False
 
 
-def scan(root: Path, test_share: float) -> Scan:
+def scan(root: Path, test_share: float, classes: Iterable[str] = ()) -> Scan:
     """Find domains, their splits and classes, and refuse what cannot be trained or tested on."""
     scanner = _Scanner(test_share)
     domains = scanner.domains(root)
-    trained = {item.label for domain in domains.values() for item in domain.train or domain.test}
+    trained = {*classes, *(item.label for domain in domains.values() for item in domain.train or domain.test)}
     for domain in domains.values():
         strange = sorted({item.label for item in domain.test} - trained)
         if strange:
@@ -153,6 +153,8 @@ class _Scanner:
             raise UserError(f"Domain folder {place} holds {what}. Sort its images into class folders: {LAYOUT}.")
         parts = {folder.name: folder for folder in inside.folders if self._is_part(folder)}
         unused = [path.name for path in (*inside.images, *inside.others)]
+        if "test" in parts and "train" not in parts:  # an empty one is left where the images were removed
+            inside.folders[:] = [each for each in inside.folders if each.name != "train" or any(self._look(each))]
         if not parts:
             return self._domain(place.name, place, self._classes(inside.folders, place, unused), [], unused)
         names = [folder.name for folder in inside.folders]

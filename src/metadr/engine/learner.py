@@ -16,7 +16,9 @@ from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
 from metadr.engine.streams import EPOCHS, Streams, stream_seed
+from metadr.errors import UserError
 from metadr.kernels.planes import alike
+from metadr.past import Past, keeps_weights, kept_tensors, past_of
 from metadr.policies import others_kept, settled
 
 
@@ -74,9 +76,13 @@ class Learner:
         self._captured: Captured | None = None
         self._read: dict[str, Tensor] = {}  # what the recorded step reads
         self._log = StepLog(device)
+        self.past = past_of(training)
+        if self.past is not None:
+            self._go_on(self.past, kept_tensors(training))
 
     def begin_domain(self, train: Split, *, first: bool) -> None:
         """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
+        self._check_memory(train)
         lr = self.training.lr if first else self.training.later_lr
         if self._rate is not None:
             self._rate.begin_domain(lr, self.training.steps_on(train.num_images, first=first))
@@ -256,17 +262,44 @@ class Learner:
         for kind, source in self._counting():
             source.load(_below(tensors, f"{kind}/"))
 
-    def go_on(self, kept: Mapping[str, Tensor], *, drawing: bool) -> None:
-        """Take over what another learner kept, before the first domain here begins: its network is here already. Where
-        both draw alike, go on drawing where it stopped."""
-        room = sum(len(value) for name, value in kept.items() if name.startswith("memory/") and name.endswith("/y"))
-        self.memory = Memory(self.memory.room + room)
+    def make_room(self, num_images: int) -> None:
+        """Have a memory with room for so many images beside those that are there."""
+        batches = self.memory.batches
+        self.memory = Memory(num_images + self.memory.num_images)
+        for batch in batches:
+            self.memory.add(batch)
+
+    def _go_on(self, past: Past, kept: Mapping[str, Tensor]) -> None:
+        """Take over what another learner kept: its network is here already. Where both draw alike, go on drawing where
+        it stopped; else draw anew, and not as it did."""
+        self.memory.room += past.memory
         self._load_kept(kept)
+        gone = Domain(past.domains[-1], *(Split(torch.empty(0), torch.empty(0)),) * 2)
+        for part in self.recipe.method:
+            if part.name not in past.method and keeps_weights(part):  # it comes in with the network that is here
+                self.part_state[part.name] = part.end_domain(gone, self._context(part))
+        for name, state in self.part_state.items():
+            for key, value in state.items():
+                param = self.network.params.get(key.partition(".")[2])
+                if param is not None and param.shape != value.shape:
+                    raise UserError(
+                        f"What part '{name}' keeps in {self.training.weights} was made with images of another size, on "
+                        f"which the network has other weights ('{key}'). Use images of that size."
+                    )
         self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
-        if drawing and {f"stream/{name}" for name in self.streams} <= kept.keys():
-            self.streams.load(kept)
-            if self._streamed is not None and (turns := _below(kept, "turns/")):
-                self._streamed.load(turns)
+        alike = (past.seed, past.device) == (self.seed, self.device.type)
+        self.streams.go_on(kept if alike else {}, lambda *names: stream_seed(self.seed, "after", *past.domains, *names))
+        if self._streamed is not None and alike and (turns := _below(kept, "turns/")):
+            self._streamed.load(turns)
+
+    def _check_memory(self, train: Split) -> None:
+        batches = self.memory.batches
+        if batches and batches[0].x.shape[1:] != train.x.shape[1:]:
+            theirs, ours = ("x".join(map(str, reversed(x.shape[2:]))) for x in (batches[0].x, train.x))
+            raise UserError(
+                f"The memory of earlier domains has images of {theirs}, and these are of {ours}: one batch has images "
+                f"of one size. Make them {theirs}."
+            )
 
     def _load_kept(self, tensors: Mapping[str, Tensor]) -> None:
         """What is kept of past domains."""

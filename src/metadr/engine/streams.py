@@ -1,7 +1,7 @@
 """Random streams: one for each purpose, so that none can be moved by how much another is used."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -60,6 +60,15 @@ class Streams(Mapping[str, torch.Generator]):
     def state(self) -> dict[str, Tensor]:
         named = {f"stream/{name}": rng.get_state() for name, rng in self._named.items()}
         return {**named, "stream_of_layers": self._of_layers.get_state()}
+
+    def go_on(self, tensors: Mapping[str, Tensor], seed_of: Callable[[str], int]) -> None:
+        """Go on where those of another run stopped; what it had not begins with a seed that it did not have."""
+        every = {**{f"stream/{name}": (name, rng) for name, rng in self._named.items()}}
+        for stored, (name, rng) in {**every, "stream_of_layers": ("hidden", self._of_layers)}.items():
+            if stored in tensors:
+                rng.set_state(tensors[stored].cpu())
+            else:
+                rng.manual_seed(seed_of(name))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, rng in self._named.items():

@@ -2,6 +2,6 @@
 
 from metadr.packs.pack import Only, Packed, pack
 from metadr.packs.unpack import Unpacked, unpack
-from metadr.packs.weights import Written, unlike_images, write_weights
+from metadr.packs.weights import Written, beginning, unlike_images, write_weights
 
-__all__ = ["Only", "Packed", "Unpacked", "Written", "pack", "unlike_images", "unpack", "write_weights"]
+__all__ = ["Only", "Packed", "Unpacked", "Written", "beginning", "pack", "unlike_images", "unpack", "write_weights"]

@@ -18,7 +18,7 @@ from metadr.settings import names
 
 PARTS: dict[str, type[Part]] = {part.name: part for part in (Randomize, L2, EWC, LwF, Average, GEM, Replay, MetaDR)}
 
-RESERVED = ("naive", *RECOMMENDED, *ORACLES, "outer", "memory", "init", "hidden", "clean", "loss")
+RESERVED = ("naive", *RECOMMENDED, *ORACLES, "outer", "memory", "shuffle", "init", "hidden", "clean", "loss")
 HINT = "List all with 'metadr list methods'."
 
 

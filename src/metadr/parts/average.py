@@ -21,6 +21,7 @@ class Average(Part):
     name: ClassVar[str] = "average"
     passes: ClassVar[tuple[str, ...]] = ()
     needs_a_past: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
 
     past: float = setting(0.3, "share of the weights before a later domain in those after it", low=0, below=1)
 

@@ -23,6 +23,7 @@ class L2(Part):
     name: ClassVar[str] = "l2"
     passes: ClassVar[tuple[str, ...]] = ()
     needs_a_past: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
 
     strength: float = setting(0.01, "weight of the pull", low=0)
     anchors: Literal["all", "last"] = setting("all", "pull towards every past domain's parameters or the last one's")

@@ -25,6 +25,7 @@ class LwF(Part):
     name: ClassVar[str] = "lwf"
     passes: ClassVar[tuple[str, ...]] = ()
     needs_a_past: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
     later: ClassVar[Mapping[str, Any]] = {"new": 1.0}
 
     strength: float = setting(1.0, "weight of the distance from what was said before", low=0)

@@ -1,11 +1,13 @@
 """Runs that go on from what another run's method kept of its domains, whose data are gone."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from metadr import models
@@ -43,6 +45,7 @@ def left(path: Path, file: Path) -> str:
         ("er+meta-dr", {"batch_norm": "first"}),
         ("dr+lwf", {"stream": True, "sampling": "shuffled", "batch_size": 5}),
         ("dr+ewc", {"tested_by": "domains"}),
+        ("naive", {"tested_by": "domains", "steps": 200}),  # so many that by other statistics tests say otherwise
         ("er+lwf", {"later_norm": "fixed", "decay": "cosine", "optimizer": "sgd", "momentum": 0.9}),
         ("l2", {"kept_epoch": "last", "epochs": 2, "later_epochs": 3}),
     ],
@@ -86,6 +89,8 @@ def test_another_seed_goes_on_from_the_same_and_draws_otherwise(dr_er: str, tmp_
 def test_parts_may_be_left_out_and_those_that_need_no_past_added(dr_er: str, tmp_path: Path) -> None:
     end = run(toy("meta-dr", "blue", weights=dr_er), out=tmp_path, device="cpu")
     assert not [name for name in load_file(next(end.path.glob("checkpoint-*"))) if name.startswith("memory/")]
+    held = load_file(next(run(toy("dr+er+l2+lwf", "blue", weights=dr_er), out=tmp_path).path.glob("checkpoint-*")))
+    assert (held["part/l2/weight.0.weight"] == 2).all()  # of the network that it came in with, and of its end
     changed = toy("dr+er", "blue", weights=dr_er, memory_per_domain=7, replay_batch=3)
     kept = load_file(next(run(changed, out=tmp_path, device="cpu").path.glob("checkpoint-*")))
     assert [kept[f"memory/{n}/y"].shape[0] for n in range(3)] == [5, 5, 7]
@@ -123,8 +128,12 @@ def test_its_first_domain_is_a_later_one(dr_er: str) -> None:
 
 
 def test_what_was_not_kept_is_told(dr_er: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Part 'l2' builds on what it kept of red, green, and .*dr\+er is of a run of"):
-        toy("dr+er+l2", "blue", weights=dr_er)
+    with pytest.raises(
+        UserError, match=r"Part 'ewc' builds on what it keeps of every domain, and .*dr\+er is of a run of"
+    ):
+        toy("dr+er+ewc", "blue", weights=dr_er)
+    with pytest.raises(UserError, match=r"goes by the mean over all domains, and of red, green .* has 0 in its mean"):
+        toy("dr+er", "blue", weights=dr_er, tested_by="domains")
     with pytest.raises(UserError, match="An oracle sees the data of all domains, and those of red, green are gone"):
         toy("oracle-cumulative", "blue", weights=dr_er)
     with pytest.raises(UserError, match="tells 3 classes apart, and here are 10"):
@@ -147,9 +156,7 @@ def test_a_memory_of_images_of_another_size_is_told(own_images: Path, tmp_path: 
     day = run(make_recipe("folder", "er", order="day", side=16, **fields), out=tmp_path, device="cpu")
     file = left(day.path, tmp_path / "day")
     run(make_recipe("folder", "er", order="fog", tested="day", side=16, weights=file, **fields), out=tmp_path)
-    with pytest.raises(
-        UserError, match=r"The memory in .* has images of 16x16, and those of domain 'fog' are of 24x24"
-    ):
+    with pytest.raises(UserError, match="The memory of earlier domains has images of 16x16, and these are of 24x24"):
         run(make_recipe("folder", "er", order="fog", side=24, weights=file, **fields), out=tmp_path)
 
 
@@ -169,7 +176,87 @@ def test_runs_of_a_sweep_and_of_earlier_versions_keep_their_network_alone(tmp_pa
             write_weights(path, tmp_path / "w", past=True)
 
 
-def test_the_command_says_that_a_run_goes_on(tmp_path: Path) -> None:
-    path = run(toy("er", "red"), out=tmp_path, device="cpu").path
-    said = CliRunner().invoke(app, ["results", "weights", str(path), "--past", "-o", str(tmp_path / "red")])
-    assert said.exit_code == 0 and "With what its method kept of these" in said.output
+def test_streams_go_on_where_a_part_comes_in(tmp_path: Path) -> None:
+    """Else the next domain would be drawn from as the first was."""
+    er = left(run(toy("er", "red"), out=tmp_path, device="cpu").path, tmp_path / "er")
+    ends = [run(toy(method, "green", weights=er), out=tmp_path, device="cpu").path for method in ("er", "dr+er")]
+    streams = [load_file(next(path.glob("checkpoint-*")))["stream/outer"] for path in ends]
+    assert torch.equal(*streams)
+
+
+def test_a_past_that_lost_something_is_refused(dr_er: str, tmp_path: Path) -> None:
+    held, file = load_file(dr_er), tmp_path / "changed"
+    with safe_open(dr_er, framework="pt") as opened:
+        told = opened.metadata()
+    without_one = {name: value for name, value in held.items() if name != "past/memory/0/y"}
+    for tensors, metadata in ((held, None), (held, {**told, "past": "3"}), (without_one, told)):
+        save_file(tensors, file, metadata=metadata)
+        with pytest.raises(UserError, match="holds something of a run's past, and does not say what, or not all of it"):
+            toy("dr+er", "blue", weights=str(file))
+        file.unlink()
+    network = {name: value for name, value in held.items() if not name.startswith("past/")}
+    save_file(network, file, metadata={"past": "of another program"})
+    assert past_of(training_of(toy("dr+er", "blue", weights=str(file)))) is None
+    l2 = left(run(toy("l2", "red"), out=tmp_path, device="cpu").path, tmp_path / "l2")
+    with safe_open(l2, framework="pt") as opened:
+        told = opened.metadata()
+    nan = {name: value * torch.nan if "/mean." in name else value for name, value in load_file(l2).items()}
+    save_file(nan, file, metadata=told)
+    with pytest.raises(UserError, match=r"'part/l2/mean\..*' of what .* has numbers that are not finite. Restore it"):
+        run(toy("l2", "blue", weights=str(file)), out=tmp_path, device="cpu")
+
+
+def test_anchors_of_smaller_images_are_told(own_images: Path, tmp_path: Path) -> None:
+    """A network that sees larger ones has weights that no image reached before."""
+    fields = {"root": str(own_images), "steps": 1, "batch_size": 2, "model": "resnet18"}
+    day = run(make_recipe("folder", "l2", order="day", side=16, **fields), out=tmp_path, device="cpu")
+    file = left(day.path, tmp_path / "day")
+    with pytest.raises(UserError, match=r"What part 'l2' keeps in .* was made with images of another size"):
+        run(make_recipe("folder", "l2", order="fog", side=64, weights=file, **fields), out=tmp_path, device="cpu")
+
+
+@pytest.fixture
+def metadr(tmp_path: Path):
+    """The command line: what it says, if all went well."""
+
+    def call(*words: object) -> str:
+        said = CliRunner().invoke(app, [*map(str, words)])
+        assert said.exit_code == 0, said.output
+        return " ".join(said.output.split())
+
+    return call
+
+
+def test_the_command_says_what_a_run_begins_with(metadr, own_images: Path, tmp_path: Path) -> None:
+    run_ = ("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
+    words = (*run_, "--method", "er", "--order")
+    assert "It goes on" not in metadr(*words, "day,fog") and "It begins" not in metadr(*words, "day,fog")
+    (path,) = (tmp_path / "runs" / "folder").iterdir()
+    assert "--past brings that too" in metadr("results", "weights", path, "-o", tmp_path / "alone")
+    assert "a run goes on from there" in metadr("results", "weights", path, "--past", "-o", tmp_path / "past")
+    said = metadr(*words, "rain,fog", "--weights", tmp_path / "past", "--seed", 1, "--dry-run")
+    assert "It goes on from what 'er' kept of day, fog, at later_lr. It draws anew, with seed 1 instead of 0." in said
+    assert "It learns fog a second time. It is not tested on day (--set tested=)." in said
+    said = metadr(*run_, "--order", "rain", "--weights", tmp_path / "past")
+    assert "The memory of 16 images is dropped: 'naive' has no use for it." in said
+    said = metadr(*words, "rain", "--weights", tmp_path / "alone")
+    assert "It begins anew, at lr, with a network that learnt day, fog, and nothing else is kept of these" in said
+
+
+def test_a_month_without_images_of_a_class(metadr, own_images: Path, tmp_path: Path) -> None:
+    """And of which the earlier domains' images are gone but for one test set: nobody has to name that."""
+    run_ = ("run", "folder", "--data", own_images, "--tiny", "--device", "cpu", "--out", tmp_path / "runs")
+    metadr(*run_, "--order", "day", "--method", "er")
+    (path,) = (tmp_path / "runs" / "folder").iterdir()
+    metadr("results", "weights", path, "--past", "-o", tmp_path / "day")
+    for name in ("day", "rain", "fog/bus"):
+        shutil.rmtree(own_images / name)
+    go_on = (*run_, "--method", "er", "--weights", tmp_path / "day")
+    told = CliRunner().invoke(app, [*map(str, go_on)])
+    assert told.exit_code == 1
+    assert "tells 3 classes apart, and here are 2 (missing here: bus)" in " ".join(str(told.exception).split())
+    metadr(*go_on, "--set", "classes=bike,bus,car")
+    shutil.move(own_images / "fog" / "bike", own_images / "day" / "test" / "bus")
+    (own_images / "day" / "train").mkdir()
+    shutil.copytree(own_images / "fog" / "car", own_images / "fog" / "bike")
+    assert "folder: fog, tested on day too" in metadr(*go_on)
