@@ -19,6 +19,7 @@ from metadr.engine.capture import found_no_memory, out_of_memory
 from metadr.errors import UserError
 from metadr.models import FROM_A_FILE, kind_of
 from metadr.packs import beginning, unlike_images
+from metadr.past import past_of
 from metadr.progress import Work
 from metadr.report import read_records
 from metadr.run import run as run_recipe
@@ -130,7 +131,9 @@ def run(
     file = training_of(made).weights
     if file is not None and kind_of(file) == FROM_A_FILE:
         (record,) = records
-        console.print(listing.before_and_after(record))
+        past = past_of(training_of(made))
+        for shown in listing.before_and_after(record, past.learnt if past else {}):
+            console.print(shown)
         if unlike := unlike_images(file, record.identity, record.environment):
             console.print(unlike, soft_wrap=True)
     console.print(f"Run: {escape(str(result.path))}", soft_wrap=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.markup import escape
@@ -308,14 +309,24 @@ def begun(directory: RunDirectory) -> str:
     return "This run went on from a checkpoint." if directory.checkpoints() else ""
 
 
-def before_and_after(record: Record) -> TextTable:
-    """What a run that started from weights made of them, on every domain it was tested on."""
+def before_and_after(record: Record, learnt: Mapping[str, float]) -> list[TextTable | str]:
+    """What a run that started from weights made of them, on every domain it was tested on; and, of those that runs
+    before it learnt, what is left since then."""
     values = {(row["after"], row["on"]): row["value"] for row in record.rows}
     rows = []
     for domain in (*record.order, *record.tested):
         before, after = values[UNTRAINED, domain], record.final(domain)
-        rows.append((domain, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"))
-    return _table("from its weights", ("domain", "before", "after", "change"), rows)
+        then = [f"{learnt[domain]:.1f}" if domain in learnt else "-"] if learnt else []
+        rows.append((domain, *then, f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"))
+    columns = ("domain", *(["when learnt"] if learnt else []), "before", "after", "change")
+    table = _table("from its weights", columns, rows)
+    gone = [domain for domain in record.tested if domain in learnt]
+    if not gone:
+        return [table]
+    acc = fmean(record.final(domain) for domain in (*record.order, *gone))
+    kept = fmean(record.final(domain) for domain in gone)
+    bwt = kept - fmean(learnt[domain] for domain in gone)
+    return [table, f"With the domains before: ACC {acc:.1f}, kept {kept:.1f}, BWT {bwt:+.1f}."]
 
 
 KINDS: dict[str, Callable[[], list[TextTable]]] = {

@@ -362,7 +362,7 @@ class DomainSequence:
             "sizes": self.sizes,
             "taken_over": self.taken_over,
             "num_classes": self.task.num_classes,
-            **({"past": self.learner.past.domains} if self.learner.past else {}),
+            **({"past": self.learner.past.learnt} if self.learner.past else {}),
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self._state()), written)

@@ -95,13 +95,18 @@ def test_a_table_of_one_run_shows_no_spread() -> None:
 def test_of_one_domain_there_is_nothing_kept_or_forgotten() -> None:
     one = record(order=["a"], tested=["b"], scores=[[10.0, 20.0], [90.0, 30.0], [0.0, 0.0]])
     assert table(one)[2] == ["Naive", "90.0", "30.0", "90.0", "-", "-", "-", "-", "1"]
-    shown = before_and_after(one)
-    assert [[*column.cells] for column in shown.columns] == [
-        ["a", "b"],
-        ["10.0", "20.0"],
-        ["90.0", "30.0"],
-        ["+80.0", "+10.0"],
-    ]
+    (shown,) = before_and_after(one, {})
+    usual = [["a", "b"], ["10.0", "20.0"], ["90.0", "30.0"], ["+80.0", "+10.0"]]
+    assert [[*column.cells] for column in shown.columns] == usual
+
+
+def test_of_a_run_that_goes_on_all_domains_count() -> None:
+    """As if one run had learnt c, which nothing tests here, b and a: 30 of b's 50 points are left."""
+    one = record(order=["a"], tested=["b"], scores=[[10.0, 20.0], [90.0, 30.0], [0.0, 0.0]])
+    shown, said = before_and_after(one, {"c": 70.0, "b": 50.0})
+    assert [*next(column.cells for column in shown.columns if column.header == "when learnt")] == ["-", "50.0"]
+    assert said == "With the domains before: ACC 60.0, kept 30.0, BWT -20.0."
+    assert len(before_and_after(one, {"c": 70.0})) == 1
 
 
 def test_a_run_that_went_on_elsewhere_names_both_places() -> None:

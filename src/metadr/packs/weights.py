@@ -90,8 +90,9 @@ def _past(
             "nothing of them. Leave --past out."
         )
     averaged = kept.get("statistics/domains")
+    just_learnt = {row["on"]: row["value"] for row in position["rows"] if row["on"] == row["after"]}
     return Past(
-        domains=(*position.get("past", ()), *order),
+        learnt={**position.get("past", {}), **just_learnt},
         method={part["part"]: part["revision"] for part in identity["method"]},
         num_classes=position["num_classes"],
         classes=tuple(classes),

@@ -61,7 +61,8 @@ def test_a_run_for_each_domain_is_the_run_over_all_of_them(method, fields, tmp_p
             known[domain if row["after"] == domain else f"before {domain}", row["on"]] = row["value"]
         ended = (*ended, domain)
         fields["weights"] = left(last.path, tmp_path / f"{number}.safetensors")
-        assert past_of(training_of(toy(method, "red", **fields))).domains == ended
+        found = past_of(training_of(toy(method, "red", **fields)))
+        assert found.domains == ended and found.learnt[domain] == known[domain, domain]
     ours, theirs = (load_file(next(each.path.glob("checkpoint-*"))) for each in (last, whole))
     toys.assert_same_bits(ours, theirs)
     found = {(row["after"], row["on"]): row["value"] for row in whole.rows}
@@ -259,4 +260,6 @@ def test_a_month_without_images_of_a_class(metadr, own_images: Path, tmp_path: P
     shutil.move(own_images / "fog" / "bike", own_images / "day" / "test" / "bus")
     (own_images / "day" / "train").mkdir()
     shutil.copytree(own_images / "fog" / "car", own_images / "fog" / "bike")
-    assert "folder: fog, tested on day too" in metadr(*go_on)
+    said = metadr(*go_on)
+    assert "folder: fog, tested on day too" in said and "when learnt" in said
+    assert "With the domains before: ACC" in said
