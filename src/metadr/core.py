@@ -243,7 +243,7 @@ class Recipe:
     benchmark: str
     order: tuple[str, ...]
     method: tuple[Part, ...] = ()
-    memory_per_domain: int = setting(0, "images kept of every past domain (M), for ER and GEM", low=0)
+    memory_per_domain: int = setting(0, "images kept of every past domain (M); with ER or GEM 100 by default", low=0)
     memory_choice: Literal["random", "first"] = setting("random", "keep M random images of a domain, or its first M")
     access: Access = setting("current", "training data: of the current domain, of those so far, or of all (oracles)")
     tested: tuple[str, ...] = setting((), "further domains to test on, which are never trained on")

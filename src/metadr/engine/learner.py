@@ -274,7 +274,8 @@ class Learner:
         it stopped; else draw anew, and not as it did."""
         self.memory.room += past.memory
         self._load_kept(kept)
-        gone = Domain(past.domains[-1], *(Split(torch.empty(0), torch.empty(0)),) * 2)
+        nothing = Split(torch.empty(0), torch.empty(0))
+        gone = Domain(past.domains[-1], nothing, nothing)
         for part in self.recipe.method:
             if part.name not in past.method and keeps_weights(part):  # it comes in with the network that is here
                 self.part_state[part.name] = part.end_domain(gone, self._context(part))
@@ -288,7 +289,7 @@ class Learner:
                     )
         self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
         alike = (past.seed, past.device) == (self.seed, self.device.type)
-        self.streams.go_on(kept if alike else {}, lambda *names: stream_seed(self.seed, "after", *past.domains, *names))
+        self.streams.go_on(kept if alike else {}, partial(stream_seed, self.seed, "after", *past.domains))
         if self._streamed is not None and alike and (turns := _below(kept, "turns/")):
             self._streamed.load(turns)
 

@@ -63,12 +63,12 @@ class Streams(Mapping[str, torch.Generator]):
 
     def go_on(self, tensors: Mapping[str, Tensor], seed_of: Callable[[str], int]) -> None:
         """Go on where those of another run stopped; what it had not begins with a seed that it did not have."""
-        every = {**{f"stream/{name}": (name, rng) for name, rng in self._named.items()}}
-        for stored, (name, rng) in {**every, "stream_of_layers": ("hidden", self._of_layers)}.items():
-            if stored in tensors:
-                rng.set_state(tensors[stored].cpu())
-            else:
+        for name, rng in (*self._named.items(), ("hidden", self._of_layers)):
+            stored = tensors.get("stream_of_layers" if rng is self._of_layers else f"stream/{name}")
+            if stored is None:
                 rng.manual_seed(seed_of(name))
+            else:
+                rng.set_state(stored.cpu())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, rng in self._named.items():
