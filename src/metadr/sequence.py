@@ -219,11 +219,13 @@ class DomainSequence:
     def _resume_or_start(self) -> Pauses:
         checkpoint = self.directory.load()
         if checkpoint is None:
+            past = self.learner.past
             environment_now = {
                 **environment(self.device),
                 "data": dict(zip(self.recipe.domains, self.data, strict=True)),
                 "images": tuple(self.domains[0].train.x.shape[2:]),
                 "classes": benchmark_of(self.recipe).classes,
+                **({"past": f"after {past.method_name} on {', '.join(past.domains)}"} if past else {}),
             }
             self.directory.write("environment.json", environment_now)
             begun = self._beginnings.find(self.recipe, self.seed, self._can_use) if self._beginnings else None

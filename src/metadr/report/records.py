@@ -11,7 +11,7 @@ from metadr.parts import PARTS
 from metadr.policies import policy_of
 from metadr.run import scores_of
 from metadr.sequence import BY_BATCH, BY_PASSES, UNTRAINED
-from metadr.store import RESUMED, finished_runs, whole_training
+from metadr.store import RESUMED, WEIGHTS, apart, finished_runs, whole_training
 
 PART_ORDER = ("gem", "er", "l2", "ewc", "lwf", "average", "dr", "meta-dr")
 PART_TITLES = {
@@ -52,6 +52,17 @@ class Record(NamedTuple):
     @property
     def seed(self) -> int:
         return int(self.identity["seed"])
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What its seeds have in common: what a run goes on from by what that learnt, since every seed has its own."""
+        recipe = {name: value for name, value in self.identity.items() if name != "seed"}
+        return {**recipe, "data": f"{apart(recipe['data'])[0]}{WEIGHTS}{self.past}"} if self.past else recipe
+
+    @property
+    def past(self) -> str:
+        """What it goes on from, in words; nothing where it begins anew."""
+        return str(self.environment.get("past", ""))
 
     @property
     def scores(self) -> list[list[float]]:

@@ -44,12 +44,12 @@ def group(records: Iterable[Record]) -> dict[str, list[Group]]:
     """Groups by sequence of domains; each group is one recipe. Groups that share a title also say how they differ."""
     by_recipe: dict[str, dict[int, Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
-        recipe = {name: value for name, value in record.identity.items() if name != "seed"}
-        seeds = by_recipe.setdefault(json.dumps(recipe, sort_keys=True), {})
+        seeds = by_recipe.setdefault(json.dumps(record.recipe, sort_keys=True), {})
         seeds.setdefault(record.seed, record)  # a copy of a run is no second measurement
     sequences: dict[str, list[Group]] = {}
     for runs in (list(seeds.values()) for seeds in by_recipe.values()):
         sequence = f"{runs[0].identity['benchmark']}: {' → '.join(runs[0].order)}"
+        sequence += f", {runs[0].past}" if runs[0].past else ""
         sequence += f", tested on {', '.join(runs[0].tested)} too" if runs[0].tested else ""
         sequences.setdefault(sequence, []).append(Group(runs[0].title, runs))
     return {sequence: sorted(_told_apart(groups), key=_rank) for sequence, groups in sorted(sequences.items())}
@@ -129,12 +129,12 @@ def _told_apart(groups: list[Group]) -> list[Group]:
     """Groups of one title get the settings in which they differ added to it."""
     told = []
     for each in groups:
-        twins = [_flat(other.records[0].identity) for other in groups if other.title == each.title]
-        own = _flat(each.records[0].identity)
+        twins = [_flat(other.records[0].recipe) for other in groups if other.title == each.title]
+        own = _flat(each.records[0].recipe)
         differing = sorted(
             name
             for name in {name for twin in twins for name in twin}
-            if name != "seed" and len({str(twin.get(name)) for twin in twins}) > 1
+            if len({str(twin.get(name)) for twin in twins}) > 1
         )
         # The text of a whole set only where nothing shorter tells: after a change of its transformations.
         shorter = {name.rpartition("/")[0] for name in differing if name.endswith(("/transforms", "/compositions"))}
@@ -153,11 +153,11 @@ def _own_part(every: Sequence[str], own: str) -> str:
     return ", ".join(each for each in own.split(", ") if each not in common)
 
 
-def _flat(identity: dict[str, Any]) -> dict[str, Any]:
-    parts = {f"{part['part']}/{name}": value for part in identity["method"] for name, value in part.items()}
-    training = {f"training/{name}": value for name, value in whole_training(identity).items()}
-    plain = {name: value for name, value in identity.items() if not isinstance(value, list | dict)}
-    plain["data"], content = apart(identity["data"])
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    parts = {f"{part['part']}/{name}": value for part in recipe["method"] for name, value in part.items()}
+    training = {f"training/{name}": value for name, value in whole_training(recipe).items()}
+    plain = {name: value for name, value in recipe.items() if not isinstance(value, list | dict)}
+    plain["data"], content = apart(recipe["data"])
     training["training/weights"] = content or training["training/weights"]
     return {**plain, **parts, **training}
 

@@ -18,6 +18,7 @@ from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.packs import write_weights
 from metadr.past import past_of
+from metadr.report import group, read_records
 from metadr.run import advance, run
 from metadr.store import Checkpoint, RunDirectory, key_of
 from metadr.sweep import Job, sweep
@@ -177,6 +178,20 @@ def test_runs_of_a_sweep_and_of_earlier_versions_keep_their_network_alone(tmp_pa
             write_weights(path, tmp_path / "w", past=True)
 
 
+def test_seeds_that_each_go_on_from_their_own_are_one_row(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        red = run(toy("er", "red"), seed, out=tmp_path / "before", device="cpu").path
+        for method in ("er", "er+l2"):
+            recipe = toy(method, "blue", tested=("red",), weights=left(red, tmp_path / f"{seed}"))
+            run(recipe, seed, out=tmp_path / "after", device="cpu")
+    run(toy("er", "blue", tested=("red",)), out=tmp_path / "after", device="cpu")
+    groups = group(read_records(tmp_path / "after"))
+    assert {sequence: [(each.title, len(each.records)) for each in those] for sequence, those in groups.items()} == {
+        "toy-shapes: blue, after er on red, tested on red too": [("ER", 2), ("ER + L2", 2)],
+        "toy-shapes: blue, tested on red too": [("ER", 1)],
+    }
+
+
 def test_streams_go_on_where_a_part_comes_in(tmp_path: Path) -> None:
     """Else the next domain would be drawn from as the first was."""
     er = left(run(toy("er", "red"), out=tmp_path, device="cpu").path, tmp_path / "er")
@@ -261,5 +276,5 @@ def test_a_month_without_images_of_a_class(metadr, own_images: Path, tmp_path: P
     (own_images / "day" / "train").mkdir()
     shutil.copytree(own_images / "fog" / "car", own_images / "fog" / "bike")
     said = metadr(*go_on)
-    assert "folder: fog, tested on day too" in said and "when learnt" in said
+    assert "folder: fog, after er on day, tested on day too" in said and "when learnt" in said
     assert "With the domains before: ACC" in said
