@@ -132,7 +132,7 @@ def run(
     if file is not None and kind_of(file) == FROM_A_FILE:
         (record,) = records
         past = past_of(training_of(made))
-        for shown in listing.before_and_after(record, past.learnt if past else {}):
+        for shown in listing.before_and_after(record, dict(past.learnt) if past else {}):
             console.print(shown)
         if unlike := unlike_images(file, record.identity, record.environment):
             console.print(unlike, soft_wrap=True)

@@ -26,7 +26,8 @@ TOLD = "past"  # in the metadata of a file
 class Past(NamedTuple):
     """What a file says of the run that it holds the past of."""
 
-    learnt: Mapping[str, float]  # the domains of the run and of those before it, with their scores just then
+    key: str  # of the run but for its seed, and of those before it
+    learnt: tuple[tuple[str, float], ...]  # the domains of all these, one after another, with their scores just then
     method: Mapping[str, int]  # its parts, with their revisions
     num_classes: int
     classes: tuple[str, ...]  # their names, where they have any
@@ -38,7 +39,11 @@ class Past(NamedTuple):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        return tuple(self.learnt)
+        return tuple(name for name, _ in self.learnt)
+
+    @property
+    def words(self) -> str:
+        return f"after {self.method_name} on {', '.join(self.domains)}"
 
     @property
     def method_name(self) -> str:
@@ -96,8 +101,9 @@ def check_past(recipe: Recipe, training: Training, task: Task, classes: tuple[st
         )
     for part in recipe.method:
         revision = past.method.get(part.name)
-        kept = past.memory if part.uses_memory else revision is not None or not needs_a_past(part)
-        if not kept and not keeps_weights(part):
+        keeps = type(part).end_domain is not Part.end_domain
+        there = past.memory if part.uses_memory else revision is not None or not keeps
+        if not there and not keeps_weights(part):
             raise UserError(
                 f"Part '{part.name}' builds on what it keeps of every domain, and {training.weights} is of a run of "
                 f"'{past.method_name}', which kept nothing for it of {domains}. Leave the part out, or start from the "
@@ -147,7 +153,8 @@ def _read(path: Path, size: int, changed: int) -> Past | None:
         return None
     try:
         past = Past(**json.loads(told))
-        past = past._replace(learnt=dict(past.learnt), classes=tuple(past.classes))
+        learnt = tuple((str(name), float(score)) for name, score in past.learnt)
+        past = past._replace(learnt=learnt, classes=tuple(past.classes))
     except (ValueError, TypeError):
         past = None
     if past is None or past.num_tensors != num_tensors:

@@ -225,7 +225,7 @@ class DomainSequence:
                 "data": dict(zip(self.recipe.domains, self.data, strict=True)),
                 "images": tuple(self.domains[0].train.x.shape[2:]),
                 "classes": benchmark_of(self.recipe).classes,
-                **({"past": f"after {past.method_name} on {', '.join(past.domains)}"} if past else {}),
+                **({"past": {"key": past.key, "words": past.words}} if past else {}),
             }
             self.directory.write("environment.json", environment_now)
             begun = self._beginnings.find(self.recipe, self.seed, self._can_use) if self._beginnings else None
@@ -364,7 +364,7 @@ class DomainSequence:
             "sizes": self.sizes,
             "taken_over": self.taken_over,
             "num_classes": self.task.num_classes,
-            **({"past": self.learner.past.learnt} if self.learner.past else {}),
+            **({"past": self.learner.past._asdict()} if self.learner.past else {}),
             **({"best": self.epochs.found} if self.epochs and self.epochs.found else {}),
         }
         self.directory.save(Checkpoint(position, self._state()), written)

@@ -137,7 +137,7 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     order = _order(benchmark, protocol)
     tested = _value(Recipe, "tested", fields.get("tested", benchmark.only_tested))
     if "order" not in fields:  # those that are only tested on are in none
-        order = tuple(name for name in order if name not in tested) or order
+        order = tuple(name for name in order if name not in {*tested, *benchmark.only_tested}) or order
     access, method = _without_oracle(method)
     parts = list(parse_method(method, benchmark.part_defaults))
     memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0

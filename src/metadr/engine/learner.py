@@ -274,20 +274,21 @@ class Learner:
         it stopped; else draw anew, and not as it did."""
         self.memory.room += past.memory
         self._load_kept(kept)
+        self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
         nothing = Split(torch.empty(0), torch.empty(0))
         gone = Domain(past.domains[-1], nothing, nothing)
-        for part in self.recipe.method:
-            if part.name not in past.method and keeps_weights(part):  # it comes in with the network that is here
-                self.part_state[part.name] = part.end_domain(gone, self._context(part))
+        with self.network.norms.replaced(self._own or self.network.norms.copy()):
+            for part in self.recipe.method:
+                if part.name not in past.method and keeps_weights(part):  # it comes in with the network that is here
+                    self.part_state[part.name] = part.end_domain(gone, self._context(part))
         for name, state in self.part_state.items():
             for key, value in state.items():
                 param = self.network.params.get(key.partition(".")[2])
-                if param is not None and param.shape != value.shape:
+                if param is not None and param.ndim == value.ndim and param.shape != value.shape:
                     raise UserError(
                         f"What part '{name}' keeps in {self.training.weights} was made with images of another size, on "
                         f"which the network has other weights ('{key}'). Use images of that size."
                     )
-        self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
         alike = (past.seed, past.device) == (self.seed, self.device.type)
         self.streams.go_on(kept if alike else {}, partial(stream_seed, self.seed, "after", *past.domains))
         if self._streamed is not None and alike and (turns := _below(kept, "turns/")):

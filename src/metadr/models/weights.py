@@ -113,12 +113,21 @@ def _missing_bytes(path: Path) -> int:
 def check_classes(weights: str, network: str, classes: tuple[str, ...]) -> None:
     """Refuse a run's network (packs/weights.py) that tells as many classes apart, but others."""
     with safe_open(file_of(weights, network), framework="pt") as file:
-        known = tuple(json.loads((file.metadata() or {}).get(CLASSES, "[]")))
+        known = listed((file.metadata() or {}).get(CLASSES, ""))
     if known and len(known) == len(classes) and known != classes:
         raise UserError(
             f"The weights {weights} tell {', '.join(known)} apart, and here the classes are {', '.join(classes)}. Name "
             "and order them alike, or start from other weights."
         )
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The names in a file's metadata, if a run wrote them: others may say there what they like."""
+    try:
+        names = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
 
 
 def check_network(weights: str, network: str) -> None:

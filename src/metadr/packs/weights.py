@@ -15,9 +15,17 @@ from metadr.benchmarks import benchmark_of, training_of
 from metadr.core import Recipe
 from metadr.errors import UserError
 from metadr.files import write_file
-from metadr.models.weights import PAST, file_of
+from metadr.models.weights import PAST, file_of, listed
 from metadr.past import Past, past_of
-from metadr.store import NETWORK, Checkpoint, RunDirectory, method_name_of, whole_training
+from metadr.store import (
+    NETWORK,
+    Checkpoint,
+    RunDirectory,
+    apart,
+    key_of_identity,
+    method_name_of,
+    whole_training,
+)
 
 MEMORY_LABELS = re.compile(r"memory/[0-9]+/y")
 SCALED = {"unit": "x / 255", "imagenet": "x / 255, less ImageNet's mean, by its deviation"}
@@ -55,7 +63,8 @@ def write_weights(run: str | Path, file: str | Path, *, past: bool = False) -> W
             "'metadr results pack --checkpoints', or remove the run and run it again."
         )
     training, order, made = whole_training(identity), tuple(identity["order"]), directory.read("environment.json")
-    learnt = (*checkpoint.position.get("past", ()), *order[: checkpoint.position["stage"]])
+    before = checkpoint.position.get("past", {"learnt": ()})["learnt"]
+    learnt = (*(name for name, _ in before), *order[: checkpoint.position["stage"]])
     images = _images(identity, made)
     written = Written(training["model"], learnt, order, tuple(made.get("classes", ())), images)
     told = {**{name: json.dumps(value) for name, value in written._asdict().items()}, "format": "pt"}
@@ -90,9 +99,12 @@ def _past(
             "nothing of them. Leave --past out."
         )
     averaged = kept.get("statistics/domains")
-    just_learnt = {row["on"]: row["value"] for row in position["rows"] if row["on"] == row["after"]}
+    just_learnt = [(row["on"], row["value"]) for row in position["rows"] if row["on"] == row["after"]]
+    before = position.get("past", {"key": apart(identity["data"])[1], "learnt": ()})
+    recipe = {**identity, "seed": None, "data": [apart(identity["data"])[0], before["key"]]}
     return Past(
-        learnt={**position.get("past", {}), **just_learnt},
+        key=key_of_identity(recipe),
+        learnt=(*before["learnt"], *just_learnt),
         method={part["part"]: part["revision"] for part in identity["method"]},
         num_classes=position["num_classes"],
         classes=tuple(classes),
@@ -122,7 +134,7 @@ def beginning(recipe: Recipe, seed: int) -> str:
     if models.kind_of(training.weights) != models.FROM_A_FILE:
         return ""
     told = _metadata(str(training.weights), training.model)
-    learnt, known = (json.loads(told.get(name, "[]")) for name in ("learnt", "classes"))
+    learnt, known = (listed(told.get(name, "")) for name in ("learnt", "classes"))
     if not learnt:
         return ""
     said = [
@@ -137,7 +149,7 @@ def beginning(recipe: Recipe, seed: int) -> str:
 
 def unlike_images(weights: str, identity: dict[str, Any], environment: dict[str, Any]) -> str:
     """A sentence where a run's images are of another size or scale than those that its weights were made with."""
-    theirs = json.loads(_metadata(weights, whole_training(identity)["model"]).get("images", '""'))
+    theirs = _metadata(weights, whole_training(identity)["model"]).get("images", "").strip('"')
     ours = _images(identity, environment)
     if not theirs or theirs == ours:
         return ""

@@ -57,12 +57,13 @@ class Record(NamedTuple):
     def recipe(self) -> dict[str, Any]:
         """What its seeds have in common: what a run goes on from by what that learnt, since every seed has its own."""
         recipe = {name: value for name, value in self.identity.items() if name != "seed"}
-        return {**recipe, "data": f"{apart(recipe['data'])[0]}{WEIGHTS}{self.past}"} if self.past else recipe
+        past = self.environment.get("past")
+        return {**recipe, "data": f"{apart(recipe['data'])[0]}{WEIGHTS}{past['key']}"} if past else recipe
 
     @property
     def past(self) -> str:
         """What it goes on from, in words; nothing where it begins anew."""
-        return str(self.environment.get("past", ""))
+        return str(self.environment.get("past", {"words": ""})["words"])
 
     @property
     def scores(self) -> list[list[float]]:
@@ -157,8 +158,7 @@ def numbers_of_seeds(records: Iterable[Record]) -> list[int]:
     """How many seeds there are of each experiment among some runs."""
     seeds: dict[str, set[int]] = {}
     for record in records:
-        same = {name: value for name, value in record.identity.items() if name != "seed"}
-        seeds.setdefault(json.dumps(same, sort_keys=True), set()).add(record.seed)
+        seeds.setdefault(json.dumps(record.recipe, sort_keys=True), set()).add(record.seed)
     return sorted(map(len, seeds.values()))
 
 

@@ -42,12 +42,12 @@ class Group(NamedTuple):
 
 def group(records: Iterable[Record]) -> dict[str, list[Group]]:
     """Groups by sequence of domains; each group is one recipe. Groups that share a title also say how they differ."""
-    by_recipe: dict[str, dict[int, Record]] = {}
+    by_recipe: dict[str, dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: record.seed):
-        seeds = by_recipe.setdefault(json.dumps(record.recipe, sort_keys=True), {})
-        seeds.setdefault(record.seed, record)  # a copy of a run is no second measurement
+        runs_of = by_recipe.setdefault(json.dumps(record.recipe, sort_keys=True), {})
+        runs_of.setdefault(json.dumps(record.identity, sort_keys=True), record)  # a copy is no second measurement
     sequences: dict[str, list[Group]] = {}
-    for runs in (list(seeds.values()) for seeds in by_recipe.values()):
+    for runs in (list(runs_of.values()) for runs_of in by_recipe.values()):
         sequence = f"{runs[0].identity['benchmark']}: {' → '.join(runs[0].order)}"
         sequence += f", {runs[0].past}" if runs[0].past else ""
         sequence += f", tested on {', '.join(runs[0].tested)} too" if runs[0].tested else ""
@@ -97,7 +97,8 @@ def csv_table(records: Iterable[Record]) -> str:
     writer.writerow(["benchmark", "order", "method", "seed", "after", "on", "metric", "value", "images"])
     for each in itertools.chain(*group(records).values()):
         for record in each.records:
-            run = [record.identity["benchmark"], ">".join(record.order), each.title, record.seed]
+            order = ">".join(record.order) + (f" {record.past}" if record.past else "")
+            run = [record.identity["benchmark"], order, each.title, record.seed]
             for row in record.rows:
                 writer.writerow([*run, row["after"], row["on"], row["metric"], f"{row['value']:.4f}", row["images"]])
     return text.getvalue()

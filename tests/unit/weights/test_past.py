@@ -1,8 +1,10 @@
 """Runs that go on from what another run's method kept of its domains, whose data are gone."""
 
+import dataclasses
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from metadr import models
 from metadr.beginnings import keys_of
 from metadr.benchmarks import make_recipe, steps_of, training_of
 from metadr.cli import app
-from metadr.core import Recipe
+from metadr.core import Context, Domain, Part, Recipe
 from metadr.errors import UserError
-from metadr.packs import write_weights
+from metadr.packs import beginning, write_weights
+from metadr.parts import EWC
 from metadr.past import past_of
 from metadr.report import group, read_records
 from metadr.run import advance, run
@@ -63,7 +66,7 @@ def test_a_run_for_each_domain_is_the_run_over_all_of_them(method, fields, tmp_p
         ended = (*ended, domain)
         fields["weights"] = left(last.path, tmp_path / f"{number}.safetensors")
         found = past_of(training_of(toy(method, "red", **fields)))
-        assert found.domains == ended and found.learnt[domain] == known[domain, domain]
+        assert found.domains == ended and dict(found.learnt)[domain] == known[domain, domain]
     ours, theirs = (load_file(next(each.path.glob("checkpoint-*"))) for each in (last, whole))
     toys.assert_same_bits(ours, theirs)
     found = {(row["after"], row["on"]): row["value"] for row in whole.rows}
@@ -192,6 +195,55 @@ def test_seeds_that_each_go_on_from_their_own_are_one_row(tmp_path: Path) -> Non
     }
 
 
+def test_runs_that_go_on_from_others_are_others(tmp_path: Path) -> None:
+    """By what those before were, however far back, and with one seed too."""
+    for number, (method, steps) in enumerate((("er", 4), ("er", 9), ("er+l2", 4))):
+        first = left(
+            run(toy(method, "red", steps=steps), out=tmp_path / "a", device="cpu").path, tmp_path / f"{number}"
+        )
+        then = run(toy("er", "green", weights=first), out=tmp_path / "b", device="cpu").path
+        run(toy("er", "blue", weights=left(then, tmp_path / f"{number}-")), out=tmp_path / "c", device="cpu")
+    for folder, past in (("b", ["after er on red", "after er+l2 on red"]), ("c", ["after er on red, green"])):
+        records = read_records(tmp_path / folder)
+        groups = group(records)
+        assert sorted(groups) == [f"toy-shapes: {records[0].order[0]}, {each}" for each in past]
+        assert sorted(len(each.records) for those in groups.values() for each in those) == [1, 1, 1]
+
+
+def test_average_comes_in_by_the_statistics_of_the_last_domain(tmp_path: Path, toys) -> None:
+    """Not by the mean that tests went by: as if it had been there and done nothing."""
+    ends = []
+    for method, fields in (("average", {"past": 0.0}), ("naive", {})):
+        first = run(toy(method, "red", "green", tested_by="domains", **fields), out=tmp_path / method, device="cpu")
+        weights = left(first.path, tmp_path / f"{method}.safetensors")
+        blue = toy("average", "blue", tested_by="domains", past=0.9, weights=weights)
+        ends.append(toys.final(tmp_path / method, Job(run(blue, out=tmp_path / method, device="cpu").recipe, 0)))
+    toys.assert_same_bits(*ends)
+
+
+def test_what_a_part_of_one_s_own_keeps(tmp_path: Path) -> None:
+    """One number for each weight is no sign of images of another size; who derives from EWC needs what it keeps."""
+
+    @dataclass(frozen=True)
+    class Norms(Part):
+        name: ClassVar[str] = "norms"
+
+        def end_domain(self, domain: Domain, ctx: Context) -> dict[str, torch.Tensor]:
+            return {f"norm.{name}": value.detach().norm() for name, value in ctx.params.items()}
+
+    @dataclass(frozen=True)
+    class Mine(EWC):
+        name: ClassVar[str] = "mine"
+
+    red = run(dataclasses.replace(toy("naive", "red"), method=(Norms(),)), out=tmp_path, device="cpu")
+    weights = ("weights", left(red.path, tmp_path / "red"))
+    blue = toy("naive", "blue")
+    on = dataclasses.replace(blue, method=(Norms(),), overrides=(*blue.overrides, weights))
+    assert run(on, out=tmp_path, device="cpu").rows
+    with pytest.raises(UserError, match="Part 'mine' builds on what it keeps of every domain"):
+        run(dataclasses.replace(on, method=(Mine(),)), out=tmp_path, device="cpu")
+
+
 def test_streams_go_on_where_a_part_comes_in(tmp_path: Path) -> None:
     """Else the next domain would be drawn from as the first was."""
     er = left(run(toy("er", "red"), out=tmp_path, device="cpu").path, tmp_path / "er")
@@ -211,8 +263,9 @@ def test_a_past_that_lost_something_is_refused(dr_er: str, tmp_path: Path) -> No
             toy("dr+er", "blue", weights=str(file))
         file.unlink()
     network = {name: value for name, value in held.items() if not name.startswith("past/")}
-    save_file(network, file, metadata={"past": "of another program"})
-    assert past_of(training_of(toy("dr+er", "blue", weights=str(file)))) is None
+    save_file(network, file, metadata={"past": "of another program", "classes": "3", "learnt": "imagenet"})
+    recipe = toy("dr+er", "blue", weights=str(file))
+    assert past_of(training_of(recipe)) is None and beginning(recipe, 0) == ""
     l2 = left(run(toy("l2", "red"), out=tmp_path, device="cpu").path, tmp_path / "l2")
     with safe_open(l2, framework="pt") as opened:
         told = opened.metadata()
@@ -275,6 +328,8 @@ def test_a_month_without_images_of_a_class(metadr, own_images: Path, tmp_path: P
     shutil.move(own_images / "fog" / "bike", own_images / "day" / "test" / "bus")
     (own_images / "day" / "train").mkdir()
     shutil.copytree(own_images / "fog" / "car", own_images / "fog" / "bike")
+    said = metadr(*go_on, "--set", "tested=")
+    assert "folder: fog, after er on day method" in said  # and no order has to be named
     said = metadr(*go_on)
     assert "folder: fog, after er on day, tested on day too" in said and "when learnt" in said
     assert "With the domains before: ACC" in said
