@@ -97,7 +97,7 @@ class DomainSequence:
         self._all_here = True  # trained by these versions on this device, from its first step on
         self.steps = [
             self.training.steps_on(
-                sum(each.train.num_images for each in self._visible(stage)), first=self._first(stage)
+                sum(each.train.num_images for each in self._visible(stage)), first=stage == 0 and not self.learner.past
             )
             for stage in range(len(self.domains))
         ]
@@ -298,14 +298,9 @@ class DomainSequence:
     def _begin(self, best: Best | None = None) -> None:
         """Hand the learner what it may train on at this stage."""
         visible = self._visible(self.stage)
-        train = Split.union([domain.train for domain in visible])
-        self.learner.begin_domain(train, first=self._first(self.stage))
+        self.learner.begin_domain(Split.union([domain.train for domain in visible]), first=self.stage == 0)
         if self.training.kept_epoch == "best":
             self.epochs = BestEpoch(self.learner, visible, best)
-
-    def _first(self, stage: int) -> bool:
-        """Whether a stage is the first that the network learns."""
-        return stage == 0 and self.learner.past is None
 
     def _visible(self, stage: int) -> list[Domain]:
         """The domains whose data may be seen at a stage."""

@@ -134,7 +134,7 @@ def _cost(recipe: Recipe, benchmark: Benchmark, whole: list[Domain], seed: int, 
         place = "cpu" if training.stream else device
         train, test = (split.first(TIMED_IMAGES).to(place) for split in (domain.train, domain.test))
         if number < len(recipe.order):  # the others are only tested on
-            learner.begin_domain(train, first=number == 0 and learner.past is None)
+            learner.begin_domain(train, first=number == 0)
             first = _seconds(partial(learner.steps, 1), device)
             enough = device.type == "cpu" and first > SLOW
             steps.append(first if enough else _seconds(partial(learner.steps, TIMED_STEPS), device) / TIMED_STEPS)

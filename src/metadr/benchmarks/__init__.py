@@ -135,9 +135,12 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
     data, fields = _of_data(BENCHMARKS[known_as], fields)
     benchmark = _configured(BENCHMARKS[known_as], data)
     order = _order(benchmark, protocol)
-    tested = _value(Recipe, "tested", fields.get("tested", benchmark.only_tested))
+    if benchmark.only_tested and "tested" not in fields:
+        named = _value(Recipe, "order", fields.get("order", ()))
+        fields["tested"] = tuple(name for name in benchmark.only_tested if name not in named)
     if "order" not in fields:  # those that are only tested on are in none
-        order = tuple(name for name in order if name not in {*tested, *benchmark.only_tested}) or order
+        left_out = {*benchmark.only_tested, *_value(Recipe, "tested", fields.get("tested", ()))}
+        order = tuple(name for name in order if name not in left_out) or order
     access, method = _without_oracle(method)
     parts = list(parse_method(method, benchmark.part_defaults))
     memory = DEFAULT_MEMORY if any(part.uses_memory for part in parts) else 0
@@ -150,9 +153,6 @@ def make_recipe(name: str, method: str = "naive", *, tiny: bool = False, **field
         overrides=tuple(benchmark.tiny.items()) if tiny else (),
         data=tuple(data.items()),
     )
-    if "tested" not in fields and tested:
-        named = _value(Recipe, "order", fields.get("order", order))
-        fields = {**fields, "tested": tuple(name for name in tested if name not in named)}
     return with_settings(made, **fields)
 
 

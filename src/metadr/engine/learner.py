@@ -81,7 +81,9 @@ class Learner:
             self._go_on(self.past, kept_tensors(training))
 
     def begin_domain(self, train: Split, *, first: bool) -> None:
-        """Start on a domain's training data with a new optimiser, at the lower learning rate after the first."""
+        """Start on a domain's training data with a new optimiser, at the lower learning rate after the first: that of
+        the run that this one goes on from, if it goes on from one."""
+        first = first and self.past is None
         self._check_memory(train)
         lr = self.training.lr if first else self.training.later_lr
         if self._rate is not None:

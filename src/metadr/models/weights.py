@@ -11,10 +11,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from metadr.errors import UserError
@@ -150,8 +150,8 @@ def check_network(weights: str, network: str) -> None:
 def read_file(weights: str, network: str) -> Mapping[str, Tensor]:
     content_of(weights, network)  # or one sentence on what is wrong with it
     check_network(weights, network)
-    state = load_file(file_of(weights, network))
-    return {name: value for name, value in state.items() if not name.startswith(PAST)}
+    with safe_open(file_of(weights, network), framework="pt") as file:
+        return {name: file.get_tensor(name) for name in _of_network(file)}
 
 
 def last_layer(network: nn.Module) -> str:
@@ -161,8 +161,11 @@ def last_layer(network: nn.Module) -> str:
 def shapes_of(weights: str, network: str) -> dict[str, Shape]:
     """The names and shapes of what a file holds; of its numbers nothing is read."""
     with safe_open(file_of(weights, network), framework="pt") as file:
-        names = [name for name in file.keys() if not name.startswith(PAST)]  # noqa: SIM118, it is no dict
-        return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        return {name: tuple(file.get_slice(name).get_shape()) for name in _of_network(file)}
+
+
+def _of_network(file: Any) -> list[str]:
+    return [name for name in file.keys() if not name.startswith(PAST)]  # noqa: SIM118, it is no dict
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, head: str, model: str, origin: str) -> None:
