@@ -1,6 +1,6 @@
 """The learner: one model, its optimiser, random streams, memory and parts' state, and the step that moves them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from metadr.core import Batch, Context, Domain, Memory, Params, Part, Recipe, Split, Task, Training
 from metadr.engine.batches import Turns, mirrored
 from metadr.engine.capture import Captured
+from metadr.engine.keeping import Keeping, below, named
 from metadr.engine.log import StepLog, Taken, Terms
 from metadr.engine.network import Network
 from metadr.engine.rate import FallingRate
@@ -16,13 +17,12 @@ from metadr.engine.second_order import check_derivatives, second_derivatives_of
 from metadr.engine.squares import squared_gradients
 from metadr.engine.streaming import Streamed
 from metadr.engine.streams import EPOCHS, Streams, stream_seed
-from metadr.errors import UserError
 from metadr.kernels.planes import alike
-from metadr.past import Past, keeps_weights, kept_tensors, past_of
+from metadr.past import kept_tensors, past_of
 from metadr.policies import others_kept, settled
 
 
-class Learner:
+class Learner(Keeping):
     """All that a step reads or writes. What a part may see of it is a `Context`.
 
     With `capture`, on a GPU, the first step on data of some shape runs as it is and is then recorded; later steps
@@ -63,14 +63,14 @@ class Learner:
             names.append(EPOCHS)
         self.streams = Streams(seed, names, device)
         self._turns: Turns | None = None  # of outer batches, where they are not drawn
-        self.best: dict[str, Tensor] = {}  # the network at the best epoch of this domain, where one is looked for
+        self.best = {}
         self.part_state: dict[str, dict[str, Tensor]] = {part.name: {} for part in recipe.method}
-        self._statistics: dict[str, Tensor] = {}  # batch norm's, of all domains so far, where tests go by them
-        self._own: dict[str, Tensor] = {}  # and of the last domain alone, until the next begins
+        self._statistics = {}
+        self._own = {}
         self._rate = FallingRate() if training.decay == "cosine" else None
         self.optimizer: torch.optim.Optimizer
         self._train: Split
-        self._fresh = True  # no step has been taken on this domain
+        self._fresh = True
         self._looked_at = False  # whether a step's graph has been searched for what has no second derivative
         self._capturing = capture and device.type == "cuda"
         self._captured: Captured | None = None
@@ -225,107 +225,6 @@ class Learner:
             kept = Split(domain.train.x[rows], domain.train.y[rows])
             self.memory.add(Batch(*kept.to(self.device)))
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint must hold, flat, by name."""
-        tensors = {f"model/{name}": value.detach() for name, value in self.network.state().items()}
-        # Before a domain's first step the optimiser knows nothing: zeros, if it has recorded steps to go on with.
-        slots_of = {} if self._fresh else self.optimizer.state_dict()["state"]
-        for index, slots in slots_of.items():
-            for slot, value in slots.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer/{index}/{slot}"] = value
-        tensors |= self.streams.state()
-        tensors |= _named("part", self.part_state)
-        tensors |= {f"statistics/{name}": value for name, value in self._statistics.items()}
-        tensors |= _named("beside", self.network.beside)
-        tensors |= {f"best/{name}": value for name, value in self.best.items()}
-        tensors |= {f"own/{name}": value for name, value in self._own.items()}
-        for kind, source in self._counting():
-            tensors |= {f"{kind}/{name}": value for name, value in source.state().items()}
-        for index, batch in enumerate(self.memory.batches):
-            tensors[f"memory/{index}/x"], tensors[f"memory/{index}/y"] = batch.x, batch.y
-        return tensors
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go back to a checkpointed state; call `begin_domain` first, so that there is an optimiser to fill."""
-        self._captured = None
-        self.network.load(_below(tensors, "model/"))
-        # Checkpoints of earlier versions hold what belongs to weights that no image reaches, too.
-        names, slots = list(self.network.params), dict[int, dict[str, Tensor]]()
-        for key, value in _below(tensors, "optimizer/").items():
-            index, slot = key.split("/")
-            value = self.network.reached_of(names[int(index)], value)
-            slots.setdefault(int(index), {})[slot] = value.clone()  # the optimiser writes into what it is given
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
-        self._fresh = not slots
-        self.streams.load(tensors)
-        self._load_kept(tensors)
-        self.best = {name: value.to(self.device) for name, value in _below(tensors, "best/").items()}
-        for kind, source in self._counting():
-            source.load(_below(tensors, f"{kind}/"))
-
-    def make_room(self, num_images: int) -> None:
-        """Have a memory with room for so many images beside those that are there."""
-        batches = self.memory.batches
-        self.memory = Memory(num_images + self.memory.num_images)
-        for batch in batches:
-            self.memory.add(batch)
-
-    def _go_on(self, past: Past, kept: Mapping[str, Tensor]) -> None:
-        """Take over what another learner kept: its network is here already. Where both draw alike, go on drawing where
-        it stopped; else draw anew, and not as it did."""
-        self.memory.room += past.memory
-        self._load_kept(kept)
-        self._own = {name: value.to(self.device) for name, value in _below(kept, "own/").items()}
-        nothing = Split(torch.empty(0), torch.empty(0))
-        gone = Domain(past.domains[-1], nothing, nothing)
-        with self.network.norms.replaced(self._own or self.network.norms.copy()):
-            for part in self.recipe.method:
-                if part.name not in past.method and keeps_weights(part):  # it comes in with the network that is here
-                    self.part_state[part.name] = part.end_domain(gone, self._context(part))
-        for name, state in self.part_state.items():
-            for key, value in state.items():
-                param = self.network.params.get(key.partition(".")[2])
-                if param is not None and param.ndim == value.ndim and param.shape != value.shape:
-                    raise UserError(
-                        f"What part '{name}' keeps in {self.training.weights} was made with images of another size, on "
-                        f"which the network has other weights ('{key}'). Use images of that size."
-                    )
-        alike = (past.seed, past.device) == (self.seed, self.device.type)
-        self.streams.go_on(kept if alike else {}, partial(stream_seed, self.seed, "after", *past.domains))
-        if self._streamed is not None and alike and (turns := _below(kept, "turns/")):
-            self._streamed.load(turns)
-
-    def _check_memory(self, train: Split) -> None:
-        batches = self.memory.batches
-        if batches and batches[0].x.shape[1:] != train.x.shape[1:]:
-            theirs, ours = ("x".join(map(str, reversed(x.shape[2:]))) for x in (batches[0].x, train.x))
-            raise UserError(
-                f"The memory of earlier domains has images of {theirs}, and these are of {ours}: one batch has images "
-                f"of one size. Make them {theirs}."
-            )
-
-    def _load_kept(self, tensors: Mapping[str, Tensor]) -> None:
-        """What is kept of past domains."""
-        self.part_state = {
-            name: {
-                key: self.network.reached_of(key.partition(".")[2], value.to(self.device))
-                for key, value in _below(tensors, f"part/{name}/").items()
-            }
-            for name in self.part_state
-        }
-        self._statistics = {name: value.to(self.device) for name, value in _below(tensors, "statistics/").items()}
-        for policy, running in list(self.network.beside.items()):
-            kept = _below(tensors, f"beside/{policy}/")
-            for name, value in running.items() if kept else ():
-                value.copy_(kept[name])
-            if not kept:  # an older version's checkpoint: its run is not tested by them
-                del self.network.beside[policy]
-        stored = _below(tensors, "memory/") if self.recipe.memory_per_domain else {}
-        self.memory = Memory(self.memory.room)
-        for number in range(len(stored) // 2):
-            self.memory.add(Batch(stored[f"{number}/x"].to(self.device), stored[f"{number}/y"].to(self.device)))
-
     def _context(self, part: Part) -> Context:
         own = self.streams[part.name]
 
@@ -354,12 +253,6 @@ class Learner:
             task=self.task,
             batch_size=self.training.batch_size,
         )
-
-    def _counting(self) -> Iterator[tuple[str, Turns | Streamed | FallingRate]]:
-        """What counts the steps of a domain, and the name of its kind."""
-        for kind, source in (("turns", self._turns), ("turns", self._streamed), ("rate", self._rate)):
-            if source is not None:
-                yield kind, source
 
     def _outer_batch(self) -> Batch:
         rng = self.streams["outer"]
@@ -397,7 +290,7 @@ class Learner:
             return False
         for name, value in new.items():
             self._read[name].copy_(value)
-        self.part_state = {name: _below(self._read, f"part/{name}/") for name in self.part_state}
+        self.part_state = {name: below(self._read, f"part/{name}/") for name in self.part_state}
         return True
 
     def _readable(self, train: Split) -> dict[str, Tensor]:
@@ -409,7 +302,7 @@ class Learner:
         return {
             "train/x": train.x,
             "train/y": train.y,
-            **_named("part", self.part_state),
+            **named("part", self.part_state),
             **{f"memory/{index}": batch.x for index, batch in enumerate(memories)},
         }
 
@@ -419,10 +312,6 @@ class Learner:
         if self.training.optimizer == "adam":
             return torch.optim.Adam(params, lr=rate, capturable=on_gpu, fused=on_gpu)
         return torch.optim.SGD(params, lr=rate, momentum=self.training.momentum, fused=on_gpu)
-
-
-def _named(prefix: str, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}/{key}": value for name, group in groups.items() for key, value in group.items()}
 
 
 def _alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> bool:
@@ -445,7 +334,3 @@ def _add(terms: list[Tensor]) -> Tensor:
     for term in terms[1:]:
         total = total + term
     return total
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
